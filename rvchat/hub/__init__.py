@@ -1,0 +1,1 @@
+"""Models: the catalogue, what fits this machine, download, verify, remove. No jax."""

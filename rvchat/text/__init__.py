@@ -1,0 +1,1 @@
+"""ids <-> text: tokenizer, chat format, incremental detokeniser, output reader. No jax."""
