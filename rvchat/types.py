@@ -93,10 +93,38 @@ MessageStatus = Literal["streaming", "complete", "stopped", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call the model wrote. rvchat shows it and runs none."""
+    """A call the model wrote. rvchat shows it and runs none.
+
+    What another program's conversation adds: `raw`, the arguments as written where they are no JSON object (`arguments`
+    is then empty), the call's `id`, and its `result` where that is kept with the call rather than in a message of role
+    tool."""
 
     name: str
     arguments: dict[str, Any]
+    raw: str = ""
+    id: str = ""
+    result: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """Something sent with a message in another program. Its `name` is shown and never opened, whether it is a file's
+    name or an address; `kind` is image, audio, video, text or file; `text` is what the program had read from it."""
+
+    kind: str
+    name: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an imported conversation comes from: the program, and what only that program knows about it."""
+
+    program: str
+    id: str = ""
+    folder: str = ""
+    archived: bool = False
+    forked_from: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +148,7 @@ class Message:
     model: str | None = None
     sampling: Sampling | None = None
     stats: Stats | None = None
+    attachments: tuple[Attachment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +168,7 @@ class Conversation:
     max_new_tokens: int | None = None
     thinking: bool = False
     deleted: float | None = None
+    origin: Origin | None = None
 
     def branch(self) -> tuple[Message, ...]:
         """The messages from the first to the active leaf, as the reader sees them."""
