@@ -1,0 +1,195 @@
+"""The commands. What one needs is imported when it runs: `rvchat --help` waits for nothing."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import math
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from rvchat.config import Paths
+from rvchat.errors import BadInputError, ModelError, RvchatError
+
+INTERRUPTED = 130
+WEIGHTS = ("auto", "int4", "int8", "bf16", "float32")
+
+ASK = (
+    "Asks one question and writes the answer on standard output, everything else on standard error. "
+    "Question and answer are kept in the history."
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code: 0 done, 1 failed, 2 wrong use or bad input, 130 interrupted."""
+    code = _run(sys.argv[1:] if argv is None else argv)
+    if any(thread.name == "rvchat-engine" and thread.is_alive() for thread in threading.enumerate()):
+        # It is inside a call to the device that cannot be interrupted. Everything is kept; nothing waits for it.
+        os._exit(code)
+    return code
+
+
+def _run(argv: Sequence[str]) -> int:
+    try:
+        options = parser().parse_args(argv)
+        code: int = options.run(options)
+        sys.stdout.flush()
+        return code
+    except RvchatError as error:
+        print(f"rvchat: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone, and does not want the rest: not when Python tidies up either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    finally:
+        sys.stderr.flush()
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}. `{self.prog} --help` lists the options.\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    common = Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    group = common.add_argument_group("common options")
+    group.add_argument("-m", "--model", metavar="NAME|PATH", help="the model: a name, a folder or a .gguf file")
+    group.add_argument("--weights", choices=WEIGHTS, help="how linear layers are stored (default: auto)")
+    group.add_argument("--data", metavar="DIR", help="the folder for everything that is kept (or RVCHAT_DATA)")
+    group.add_argument("--engine", metavar="scripted:FILE", help="play the answers of a file instead of a model's")
+
+    top = Parser(prog="rvchat", description="Talk to Gemma 4 on your own machine.", parents=[common])
+    top.add_argument("--version", action="version", version=f"rvchat {importlib.metadata.version('rvchat')}")
+    which = top.add_mutually_exclusive_group()
+    which.add_argument("--conversation", metavar="ID", help="open that conversation")
+    which.add_argument("--new", action="store_true", help="open an empty conversation")
+    top.set_defaults(run=_terminal, plain=False)
+    commands = top.add_subparsers(title="commands", metavar="")
+
+    ask = commands.add_parser("ask", parents=[common], help="one question, one answer", description=ASK)
+    ask.add_argument("prompt", nargs="?", default="", metavar="PROMPT", help="standard input is appended to it")
+    ask.add_argument("--system", default="", metavar="TEXT", help="what the model is told before the question")
+    ask.add_argument("--max-tokens", type=_whole(1), metavar="N", help="end the answer after so many tokens")
+    ask.add_argument("--temperature", type=_number(0, 100), metavar="T", help="0 always takes the likeliest token")
+    ask.add_argument("--seed", type=_whole(0), metavar="N", help="the same seed gives the same answer")
+    ask.add_argument("--thinking", action="store_true", help="let the model think first (shown on standard error)")
+    ask.add_argument("--json", action="store_true", help="print one JSON object when the answer is complete")
+    ask.set_defaults(run=_ask)
+
+    chat = commands.add_parser("chat", parents=[common], help="the terminal, or with --plain a linear chat")
+    chat.add_argument("--plain", action="store_true", help="line by line: for screen readers and simple terminals")
+    chat.add_argument("--conversation", metavar="ID", default=None, help="go on with that conversation")
+    chat.set_defaults(run=_chat, new=False)
+    return top
+
+
+def _whole(low: int) -> Callable[[str], int]:
+    def whole(text: str) -> int:
+        if not (text.isascii() and text.isdigit()) or not low <= int(text) < 1 << 31:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {low} or more")
+        return int(text)
+
+    return whole
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number between {low} and {high}")
+        return value
+
+    return number
+
+
+def _paths(options: argparse.Namespace) -> Paths:
+    return Paths.of(getattr(options, "data", None))
+
+
+def _weights(options: argparse.Namespace) -> str:
+    return getattr(options, "weights", "auto")
+
+
+def _model(options: argparse.Namespace) -> str:
+    """The model that the command line names, or the default. Raises ModelError where there is none."""
+    from rvchat.session.models import SCRIPTED, default_model
+
+    engine: str | None = getattr(options, "engine", None)
+    if engine is not None:
+        if not engine.startswith(SCRIPTED):
+            raise BadInputError(f"there is no engine {engine!r}", f"Write --engine {SCRIPTED}FILE.")
+        return engine
+    named: str | None = getattr(options, "model", None)
+    return named if named is not None else default_model(_paths(options))
+
+
+def _ask(options: argparse.Namespace) -> int:
+    from rvchat import logs
+    from rvchat.commands import ask
+
+    prompt = options.prompt
+    if sys.stdin is not None and not sys.stdin.isatty():
+        try:
+            prompt = "\n\n".join(part for part in (prompt, sys.stdin.read().strip("\n")) if part)
+        except UnicodeDecodeError as error:
+            raise BadInputError(f"standard input is not text: {error}") from error
+    if not prompt.strip():
+        raise BadInputError("there is no question", 'Write rvchat ask "...", or pipe one in.')
+    question = ask.Question(
+        prompt=prompt,
+        system=options.system,
+        max_tokens=options.max_tokens,
+        temperature=options.temperature,
+        seed=options.seed,
+        thinking=options.thinking,
+    )
+    paths, model = _paths(options), _model(options)
+    logs.divert(paths.logs)
+    return ask.run(question, paths=paths, model=model, weights=_weights(options), as_json=options.json)
+
+
+def _chat(options: argparse.Namespace) -> int:
+    if not options.plain:
+        return _terminal(options)
+    from rvchat import logs
+    from rvchat.commands import plain
+
+    paths, model = _paths(options), _model(options)
+    logs.divert(paths.logs)
+    return plain.run(paths=paths, model=model, weights=_weights(options), conversation=options.conversation)
+
+
+def _terminal(options: argparse.Namespace) -> int:
+    from rvchat import logs, tui
+    from rvchat.session import Opener
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise BadInputError("this needs a terminal", "rvchat ask and rvchat chat --plain do without.")
+    paths = _paths(options)
+    model, missing = None, ""
+    try:
+        model = _model(options)
+    except ModelError as error:
+        missing = str(error)
+    screen = logs.divert(paths.logs)
+    return tui.run(
+        tui.Options(
+            paths=paths,
+            open_model=Opener(paths, _weights(options)),
+            model=model,
+            missing=missing,
+            conversation=options.conversation,
+            terminal=screen.out,
+        )
+    )

@@ -1,0 +1,1 @@
+"""What the commands do. Each is imported when it is called."""

@@ -1,0 +1,61 @@
+"""`rvchat ask`: one question, one answer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from rvchat.commands.working import working
+from rvchat.config import Paths
+from rvchat.types import Message, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked, and how. None leaves a setting as it is by default."""
+
+    prompt: str
+    system: str = ""
+    max_tokens: int | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    thinking: bool = False
+
+
+def run(question: Question, *, paths: Paths, model: str, weights: str, as_json: bool) -> int:
+    """Answers on standard output, as it comes or as one JSON object; returns the exit code."""
+    sampling = Sampling(seed=question.seed)
+    if question.temperature is not None:
+        sampling = replace(sampling, temperature=question.temperature)
+    with working(paths, weights) as work:
+        work.load(model)
+        work.session.change(
+            system=question.system,
+            sampling=sampling,
+            max_new_tokens=question.max_tokens,
+            thinking=question.thinking,
+        )
+        answer = work.take(work.session.send(question.prompt), quiet=as_json)
+        if as_json:
+            print(json.dumps(described(work.session.conversation.id, answer), ensure_ascii=False), flush=True)
+        return {"failed": 1, "stopped": 130}.get(answer.status, 0)
+
+
+def described(conversation_id: str, answer: Message) -> dict[str, Any]:
+    """The answer as `--json` gives it."""
+    stats = answer.stats
+    speed = stats.tokens_per_second if stats is not None else None
+    return {
+        "conversation": conversation_id,
+        "id": answer.id,
+        "model": answer.model,
+        "content": answer.content,
+        "reasoning": answer.reasoning,
+        "tool_calls": [{"name": call.name, "arguments": call.arguments} for call in answer.tool_calls],
+        "status": answer.status,
+        "finish": answer.finish,
+        "error": answer.error,
+        "seed": answer.sampling.seed if answer.sampling is not None else None,
+        "stats": {**asdict(stats), "tokens_per_second": speed} if stats is not None else None,
+    }

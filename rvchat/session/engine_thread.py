@@ -1,0 +1,151 @@
+"""The one thread that touches an engine: it loads models, makes answers and, when nothing else waits, titles."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from rvchat.errors import CancelledError
+from rvchat.session.failures import explain
+from rvchat.session.model import Model, OpenModel
+from rvchat.types import Event, LoadFailed, Loading, ModelReady
+
+log = logging.getLogger(__name__)
+
+Task = Callable[[], None]
+IdleTask = Callable[[threading.Event], None]
+
+
+@dataclass(slots=True)
+class _Load:
+    name: str
+    cancel: threading.Event = field(default_factory=threading.Event)
+
+
+class EngineThread:
+    """Runs tasks one at a time, in the order they came. A task finds the model that is loaded then in `model`."""
+
+    def __init__(self, open_model: OpenModel, on_event: Callable[[Event], None]) -> None:
+        self._open_model = open_model
+        self._on_event = on_event
+        self._wake = threading.Condition()
+        self._tasks: deque[Task | _Load] = deque()
+        self._idle: deque[IdleTask] = deque()
+        self._give_way = threading.Event()
+        self._loading: _Load | None = None
+        self._closing = False
+        self.model: Model | None = None
+        self.load_failure = ""
+        """Why the last loading gave no model; empty where it did, or none was asked for."""
+        self._thread = threading.Thread(target=self._run, name="rvchat-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def coming(self) -> str | None:
+        """The model that a task put now would find: its name, None where there will be none."""
+        with self._wake:
+            loads = [task.name for task in self._tasks if isinstance(task, _Load)]
+            if loads:
+                return loads[-1]
+            if self._loading is not None:
+                return self._loading.name
+            return self.model.info.name if self.model is not None else None
+
+    def load(self, name: str) -> None:
+        self._put(_Load(name))
+
+    def cancel_load(self) -> None:
+        """Ends the loading that runs and those that wait."""
+        with self._wake:
+            for load in (self._loading, *self._tasks):
+                if isinstance(load, _Load):
+                    load.cancel.set()
+
+    def put(self, task: Task) -> None:
+        self._put(task)
+
+    def when_idle(self, task: IdleTask) -> None:
+        """Runs `task` when nothing else waits. The event it is given is set when it must give way."""
+        with self._wake:
+            self._idle.append(task)
+            self._wake.notify()
+
+    def close(self, timeout: float | None) -> bool:
+        """Runs no further task, frees the model, ends the thread. False where a task is still at work by then."""
+        self.cancel_load()
+        with self._wake:
+            self._closing = True
+            self._tasks.clear()
+            self._idle.clear()
+            self._give_way.set()
+            self._wake.notify()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _put(self, task: Task | _Load) -> None:
+        with self._wake:
+            if not self._closing:
+                self._tasks.append(task)
+                self._give_way.set()
+                self._wake.notify()
+
+    def _run(self) -> None:
+        while (task := self._next()) is not None:
+            _guarded(task)
+        self._free()
+
+    def _next(self) -> Task | None:
+        with self._wake:
+            self._loading = None
+            while not (self._closing or self._tasks or self._idle):
+                self._wake.wait()
+            if self._closing:
+                return None
+            if not self._tasks:
+                self._give_way = threading.Event()
+                return partial(self._idle.popleft(), self._give_way)
+            task = self._tasks.popleft()
+            if isinstance(task, _Load):
+                self._loading = task
+                return partial(self._load, task)
+            return task
+
+    def _load(self, load: _Load) -> None:
+        """Frees the model that is there before it reads the next: two may not fit."""
+        self._free()
+
+        def progress(stage: str, fraction: float | None) -> None:
+            if load.cancel.is_set():
+                raise CancelledError("loading was cancelled")
+            self._on_event(Loading(stage, fraction))
+
+        try:
+            progress("open", None)
+            self.model = self._open_model(load.name, progress)
+        except CancelledError as error:
+            self.load_failure = error.message
+            self._on_event(LoadFailed(error.message, error.hint, cancelled=True))
+        except Exception as error:
+            log.exception("loading %s failed", load.name)
+            message, hint = explain(error)
+            self.load_failure = message
+            self._on_event(LoadFailed(message, hint))
+        else:
+            self.load_failure = ""
+            self._on_event(ModelReady(self.model.info))
+
+    def _free(self) -> None:
+        model, self.model = self.model, None
+        if model is not None:
+            _guarded(model.engine.close)
+
+
+def _guarded(task: Task) -> None:
+    try:
+        task()
+    except Exception:
+        log.exception("a task of the engine thread failed")

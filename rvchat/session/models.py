@@ -1,0 +1,103 @@
+"""Opens models: from a name or a path to an engine, its tokenizer, and how it wants to be asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from rvchat.config import Paths
+from rvchat.errors import BadInputError, ModelError
+from rvchat.session.byte_tokenizer import byte_tokenizer
+from rvchat.session.model import LoadProgress, Model
+from rvchat.session.scripted import Script, ScriptedEngine
+from rvchat.text.formats import chat_format, has_chat_template, stop_ids, stop_texts, thinks
+from rvchat.text.tokenizer import Tokenizer
+from rvchat.types import ModelInfo
+
+SCRIPTED = "scripted:"
+
+CONTINUES = "This is a pretrained model, not tuned to chat: it continues a plain transcript of the conversation."
+GEMMA_TERMS = "Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms."
+
+
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """Opens a model by its short name, the path of a folder or a .gguf file, or `scripted:FILE`.
+
+    Raises ModelError for what is no model, and CancelledError where `progress` does."""
+
+    paths: Paths
+    weights: str = "auto"
+
+    def __call__(self, name: str, progress: LoadProgress) -> Model:
+        if name.startswith(SCRIPTED):
+            return _scripted(name, progress)
+        return _real(name, model_path(name, self.paths, progress), self.weights, progress)
+
+
+def model_path(name: str, paths: Paths, progress: LoadProgress) -> Path:
+    """The files of a model that is named on the command line. Raises ModelError."""
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf" or "/" in name or path.is_dir():
+        if not path.exists():
+            raise ModelError(f"{name} does not exist", "Name a folder with a config.json, or a .gguf file.")
+        return path
+    from rvchat.hub import resolve
+
+    return resolve(name, paths, progress)
+
+
+def default_model(paths: Paths) -> str:
+    """The model that is loaded when none is named. Raises ModelError that says what is missing."""
+    from rvchat.hub.starter import STARTER, is_available
+
+    if not is_available(paths):
+        raise ModelError(
+            "There is no model to start with: the package of the starter weights is not installed",
+            "Name one with -m: a folder with a config.json, or a .gguf file.",
+        )
+    return STARTER
+
+
+def _real(name: str, path: Path, weights: str, progress: LoadProgress) -> Model:
+    # jax comes with the engine, and takes a second: nothing above this line may need it.
+    from rvchat.engine import Engine
+
+    progress("vocabulary", None)
+    tokenizer = Tokenizer.load(path)
+    chats = has_chat_template(path)
+    engine = Engine.load(path, weights=cast(Any, weights), progress=progress)
+    format = chat_format(engine.config.model_type, per_layer_width=engine.config.per_layer_width, chats=chats)
+    notices = [] if chats else [CONTINUES]
+    if engine.config.model_type.startswith("gemma3"):
+        notices.append(GEMMA_TERMS)
+    info = ModelInfo(
+        name=name,
+        weights=weights,
+        format=format,
+        context=engine.max_context,
+        chats=chats,
+        thinks=thinks(format),
+        notice=" ".join(notices),
+    )
+    return Model(info, engine, tokenizer, stop_ids(format, tokenizer), stop_texts(format), makes_titles=chats)
+
+
+def _scripted(name: str, progress: LoadProgress) -> Model:
+    file = name.removeprefix(SCRIPTED)
+    if not file:
+        raise BadInputError("scripted: names no file", "Write --engine scripted:FILE.")
+    tokenizer = byte_tokenizer()
+    script = Script.read(Path(file).expanduser(), lambda text: tokenizer.encode(text, control=True))
+    engine = ScriptedEngine.load(script, progress=progress)
+    info = ModelInfo(
+        name=name,
+        weights="scripted",
+        format="gemma4-large",
+        context=engine.max_context,
+        chats=True,
+        thinks=True,
+        notice="The answers are played from a script.",
+    )
+    return Model(info, engine, tokenizer, stop_ids=engine.config.eos_ids)

@@ -1,0 +1,99 @@
+"""From a conversation to the ids an engine is asked to continue, and the reader of what it answers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rvchat.session.model import Model
+from rvchat.text import OutputReader, fit, render
+from rvchat.types import Message, Sampling
+
+ANSWER_ROOM = 1024
+
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_.:-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an answer is made from. `before` are the messages from the first to the question; `begun` is the answer
+    so far where it is to go on."""
+
+    before: tuple[Message, ...]
+    system: str
+    sampling: Sampling
+    max_new_tokens: int | None
+    thinking: bool
+    begun: Message | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """`ids` to continue; `left_out` did not fit. `begun_ids` are the end of `ids` that the model is taken to have
+    written itself: the answer so far, or its thought so far."""
+
+    ids: tuple[int, ...]
+    in_reasoning: bool
+    begun_ids: tuple[int, ...]
+    left_out: tuple[Message, ...]
+
+
+def ask(model: Model, asked: Asked) -> Prompted:
+    """The prompt, with as many of the latest messages as leave room for an answer.
+
+    Raises TooLongError where not even the last question fits."""
+    told = _told(asked, tools=model.info.thinks)
+    room = min(asked.max_new_tokens or ANSWER_ROOM, max(1, model.window // 4))
+    limit = model.window - room
+    options: dict[str, Any] = {
+        "format": model.info.format,
+        "thinking": asked.thinking and model.info.thinks,
+        "continue_final": asked.begun is not None,
+    }
+    fitted = fit([as_dict(m) for m in told], model.tokenizer, limit=limit, **options)
+    prompt = render(fitted.messages, **options)
+    begun = asked.begun
+    written = "" if begun is None else begun.reasoning if prompt.opens_reasoning else begun.content
+    return Prompted(
+        ids=tuple(prompt.ids(model.tokenizer)),
+        in_reasoning=prompt.opens_reasoning,
+        begun_ids=tuple(model.tokenizer.encode(written)),
+        left_out=tuple(told[index] for index in fitted.dropped),
+    )
+
+
+def reader_for(model: Model, prompt: Prompted) -> OutputReader:
+    """A reader that has heard the answer so far, so that what follows joins it without a seam."""
+    reader = OutputReader(model.tokenizer, in_reasoning=prompt.in_reasoning, stop=model.stop_texts, trim_start=True)
+    reader.feed(prompt.begun_ids)
+    return reader
+
+
+def as_dict(message: Message) -> dict[str, Any]:
+    """A message as rvchat.text takes it."""
+    told: dict[str, Any] = {"role": message.role, "content": message.content}
+    texts = [f"{attached.name}:\n{attached.text}" for attached in message.attachments if attached.text]
+    if texts:
+        told["content"] = "\n\n".join([message.content, *texts]).strip()
+    if message.reasoning:
+        told["reasoning"] = message.reasoning
+    calls = [call for call in message.tool_calls if _TOOL_NAME.fullmatch(call.name)]
+    if calls:
+        told["tool_calls"] = [
+            {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}} for call in calls
+        ]
+    results = [{"name": call.name, "response": call.result} for call in calls if call.result is not None]
+    if results:
+        told["tool_responses"] = results
+    return told
+
+
+def _told(asked: Asked, *, tools: bool) -> list[Message]:
+    """The messages that the model is to see: none that say nothing, and without `tools` none of tools."""
+    messages = [m for m in asked.before if m.content or m.attachments or (tools and (m.tool_calls or m.role == "tool"))]
+    if not tools:
+        messages = [replace(m, tool_calls=()) for m in messages if m.role != "tool"]
+    if asked.system.strip():
+        messages.insert(0, Message(id="", parent_id=None, role="system", content=asked.system, created=0.0))
+    return messages if asked.begun is None else [*messages, asked.begun]
