@@ -201,7 +201,7 @@ class _Header:
         if not isinstance(alignment, int) or alignment <= 0:
             raise self.nonsense(f"alignment {alignment}")
         base = -(-self.at // alignment) * alignment
-        return metadata, {name: self.tensor(base, name, *entry) for name, *entry in table}
+        return metadata, {entry[0]: self.tensor(base, *entry) for entry in table}
 
     def tensor_entry(self) -> tuple[str, tuple[int, ...], int, int]:
         name, dimensions = self.name(), self.unpack("I")

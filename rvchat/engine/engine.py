@@ -1,0 +1,187 @@
+"""The engine: loads a model, scores ids, continues them. One thread at a time calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from rvchat.engine.checkpoint import open_checkpoint
+from rvchat.engine.config import Form, ModelConfig, weight_bytes
+from rvchat.engine.generation import Generation
+from rvchat.engine.loading import Loader, Progress
+from rvchat.engine.memory import KVPlan, available_bytes, check_fits
+from rvchat.engine.pages import PageTable, empty_pools
+from rvchat.engine.pages import Sequence as PageSequence
+from rvchat.engine.params import Params, bytes_of
+from rvchat.engine.runner import Runner
+from rvchat.errors import BadInputError
+from rvchat.types import Request, Sampling, TokenChunk
+
+Weights = Literal["auto", "int4", "int8", "bf16", "float32"]
+Dtype = Literal["auto", "float32", "bfloat16"]
+
+# Numbers of new tokens that programs are compiled for: one step of decoding, and pieces of a prompt.
+LADDER = (1, 32, 128, 512)
+PAGE_SIZE = 256
+
+
+def quiet(stage: str, fraction: float) -> None:
+    """A progress nobody watches."""
+
+
+class Engine:
+    """A loaded model. `load` makes one, `generate` and `logits` use it, `close` frees its memory."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        params: Params,
+        *,
+        kv_memory: int | None = None,
+        max_context: int | None = None,
+        ladder: Sequence[int] = LADDER,
+        page_size: int = PAGE_SIZE,
+    ) -> None:
+        """`params` decide what activations are computed in. `ladder` and `page_size` change speed and no result."""
+        dtype = jnp.dtype(params.final_norm.dtype)
+        plan = KVPlan.make(config, dtype.itemsize, page_size, ladder[-1], kv_memory, max_context)
+        self.config = config
+        self.max_context = plan.max_context
+        self._runner = Runner(
+            config,
+            params,
+            empty_pools(config, plan.pages, page_size, dtype),
+            PageTable(config, plan.pages, page_size, plan.max_context),
+            tuple(ladder),
+        )
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        weights: Weights = "auto",
+        dtype: Dtype = "auto",
+        kv_memory: int | None = None,
+        max_context: int | None = None,
+        progress: Progress | None = None,
+    ) -> Engine:
+        """Loads a folder with config.json and safetensors, or a .gguf file.
+
+        `dtype` is what activations are computed in; "float32" is the exact path: float32 arithmetic on whatever the
+        weights stand for. `kv_memory`: bytes for keys and values. `max_context`: tokens. `progress(stage, fraction)`
+        hears of the stages "open", "read" and "compile", and may raise to abort. Raises ModelError for files that
+        cannot be used, DoesNotFitError, with the figures, for a model too large for this machine.
+        """
+        progress = progress or quiet
+        progress("open", 0.0)
+        checkpoint = open_checkpoint(path)
+        device = jax.devices()[0]
+        form = storage_form(weights, dtype, device, checkpoint.config)
+        check_fits(checkpoint.config, form, available_bytes(device))
+        params = Loader(checkpoint, jnp.dtype(jnp.float32 if form == "float32" else jnp.bfloat16), progress).load()
+        engine = cls(checkpoint.config, params, kv_memory=kv_memory, max_context=max_context)
+        engine.warm_up(progress)
+        return engine
+
+    @property
+    def kv_capacity(self) -> int:
+        """Tokens that the pages hold."""
+        return self._runner.table.capacity
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes by purpose."""
+        return {"weights": bytes_of(self._runner.params), "kv": bytes_of(self._runner.pools)}
+
+    def warm_up(self, progress: Progress = quiet) -> None:
+        """Compiles the shapes that a conversation starts with, and times them."""
+        lengths = [min(length, self.max_context - 1) for length in self._runner.ladder[:2]]
+        for done, length in enumerate(lengths):
+            progress("compile", done / len(lengths))
+            for _ in range(2):  # the first call compiles, the second is timed
+                request = Request([self.config.bos_id] * length, Sampling(temperature=0.0), max_new_tokens=1)
+                for _chunk in self.generate(request):
+                    pass
+        progress("compile", 1.0)
+
+    def logits(self, ids: Sequence[int], chunk: int | None = None) -> npt.NDArray[np.float32]:
+        """Scores of the next token after each of `ids`, after the soft cap; read in pieces of `chunk`. # [T, V]
+
+        Raises BadInputError for ids that are none of the vocabulary's and for more than the context holds.
+        """
+        self._check_ids(ids)
+        if len(ids) > self.max_context:
+            raise BadInputError(f"{len(ids):,} tokens are more than the context of {self.max_context:,}")
+        longest = self._runner.ladder[-1]
+        if chunk is not None and not 1 <= chunk <= longest:
+            raise BadInputError(f"A chunk of {chunk} tokens is not between 1 and {longest}")
+        piece = chunk or longest
+        out = np.empty((len(ids), self.config.vocab_size), np.float32)
+        sequence = PageSequence()
+        try:
+            for start in range(0, len(ids), piece):
+                part = ids[start : start + piece]
+                out[start : start + len(part)] = self._runner.score(sequence, part, start)
+        finally:
+            self._runner.table.release(sequence)
+        return out
+
+    def hidden(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """The residual stream after the embedding and after each layer, for looking into a model.
+
+        ids: at most one piece of a prompt. # [layers + 1, T, D]
+        """
+        self._check_ids(ids)
+        most = min(self._runner.ladder[-1], self.max_context)
+        if len(ids) > most:
+            raise BadInputError(f"The residual stream is kept for at most {most} ids; there are {len(ids)}")
+        sequence = PageSequence()
+        try:
+            return self._runner.hidden(sequence, ids)
+        finally:
+            self._runner.table.release(sequence)
+
+    def generate(self, request: Request) -> Iterator[TokenChunk]:
+        """Continues the request's ids. Closing the iterator cancels.
+
+        Raises BadInputError for ids that are none of the vocabulary's and for a prompt that the context cannot hold.
+        """
+        self._check_ids(request.ids)
+        if len(request.ids) >= self.max_context:
+            raise BadInputError(
+                f"The prompt has {len(request.ids):,} tokens and the context holds {self.max_context:,}",
+                "Shorten the conversation, or load the model with a longer context.",
+            )
+        return Generation(self._runner, request, self.max_context).run()
+
+    def close(self) -> None:
+        """Frees the model's memory."""
+        for leaf in jax.tree.leaves((self._runner.params, self._runner.pools)):
+            leaf.delete()
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        if not len(ids):
+            raise BadInputError("There are no ids to read")
+        bad = next((i for i in ids if not 0 <= i < self.config.vocab_size), None)
+        if bad is not None:
+            raise BadInputError(f"Id {bad} is not in the vocabulary of {self.config.vocab_size:,}")
+
+
+def storage_form(weights: Weights, dtype: Dtype, device: jax.Device, config: ModelConfig) -> Form:
+    """How weights are stored. "auto" is float32 on a CPU, which multiplies it fastest, where there is room for it."""
+    if dtype == "float32" or weights == "float32":
+        return "float32"
+    if weights not in ("auto", "bf16"):
+        raise BadInputError(f"weights={weights!r} is not available", "Choose auto, bf16 or float32.")
+    if weights == "auto" and dtype == "auto" and device.platform == "cpu":
+        available = available_bytes(device)
+        if available is not None and weight_bytes(config, "float32") < available // 2:
+            return "float32"
+    return "bf16"

@@ -1,0 +1,109 @@
+"""How much memory there is, and refusing what would not fit before it is tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+
+from rvchat.engine.config import KINDS, Form, Kind, ModelConfig, kv_bytes_per_token, weight_bytes
+from rvchat.errors import DoesNotFitError
+
+# What the program itself, compiled code and activations need beside weights and pages.
+RESERVE = 600 << 20
+
+
+def available_bytes(device: jax.Device) -> int | None:
+    """Free bytes of the device's memory; of the machine's (or its container's) for a CPU. None where nothing says."""
+    if device.platform != "cpu":
+        stats = device.memory_stats() or {}
+        limit, used = stats.get("bytes_limit"), stats.get("bytes_in_use", 0)
+        return None if limit is None else int(limit) - int(used)
+    found = [value for value in (_meminfo_available(), _cgroup_available()) if value is not None]
+    return min(found, default=None)
+
+
+def _meminfo_available() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:  # not Linux
+        return None
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    value = fields.get("MemAvailable")
+    return None if value is None else int(value.split()[0]) * 1024
+
+
+def _cgroup_available() -> int | None:
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit = (folder / "memory.max").read_text().strip()
+        used = int((folder / "memory.current").read_text())
+    except (OSError, ValueError):  # no cgroup v2, or no limit file at its root
+        return None
+    return None if limit == "max" else int(limit) - used
+
+
+def check_fits(config: ModelConfig, form: Form, available: int | None) -> None:
+    """Raises DoesNotFitError when the weights in `form` need more than there is, naming a form that would fit."""
+    needed = weight_bytes(config, form) + RESERVE
+    if available is None or needed <= available:
+        return
+    smaller: tuple[Form, ...] = ("bf16", "int8", "int4")
+    fitting = [f for f in smaller if weight_bytes(config, f) + RESERVE <= available]
+    hint = f"Load it with weights={fitting[0]!r}." if fitting else "Use a smaller model."
+    raise DoesNotFitError(
+        f"The model needs {gigabytes(needed)} in {form}, and {gigabytes(available)} of memory are free", hint
+    )
+
+
+def gigabytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"
+
+
+# Share of the free memory that pages take when nobody says how much, and the most they take then.
+KV_SHARE, KV_MOST = 0.25, 4 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class KVPlan:
+    """How many pages each pool has, scratch page included, and the longest context in tokens."""
+
+    max_context: int
+    pages: dict[Kind, int]
+
+    @classmethod
+    def make(
+        cls,
+        config: ModelConfig,
+        number_bytes: int,
+        page_size: int,
+        longest_chunk: int,
+        budget: int | None,
+        wanted: int | None,
+    ) -> KVPlan:
+        """Within `budget` bytes (a share of what is free for None), the context that is `wanted` or all that fits.
+
+        Raises DoesNotFitError with the figures.
+        """
+        if budget is None:
+            available = available_bytes(jax.devices()[0])
+            budget = KV_MOST if available is None else min(KV_MOST, int(available * KV_SHARE))
+        most = min(config.context, wanted or config.context)
+        window = config.sliding.window or config.context
+        # A sequence's window, a chunk, and at both ends a part of a page.
+        sliding_pages = min(-(-(window + longest_chunk) // page_size) + 2, -(-most // page_size))
+        per_page = {kind: kv_bytes_per_token(config, kind, number_bytes) * page_size for kind in KINDS}
+        left = budget - (1 + sliding_pages) * per_page["sliding"] - per_page["full"]
+        full_pages = -(-most // page_size)
+        if per_page["full"]:
+            full_pages = min(full_pages, max(0, left // per_page["full"]))
+        max_context = min(most, full_pages * page_size)
+        if max_context < min(most, wanted or page_size):
+            needed = budget - left + -(-(wanted or page_size) // page_size) * per_page["full"]
+            raise DoesNotFitError(
+                f"A context of {wanted or page_size:,} tokens needs {gigabytes(needed)} for keys and values, "
+                f"and {gigabytes(budget)} are allowed",
+                f"Ask for {max_context:,} tokens or fewer, or allow more." if max_context else "Allow more.",
+            )
+        return cls(max_context, {"sliding": 1 + sliding_pages, "full": 1 + full_pages})
