@@ -1,0 +1,287 @@
+"""One message of a conversation on the screen."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from time import perf_counter
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message as TextualMessage
+from textual.widgets import Static
+
+from rvchat.store.printable import one_line, printable
+from rvchat.tui.state import seconds, statistics
+from rvchat.tui.widgets.prose import Prose
+from rvchat.types import Message, ToolCall
+
+_QUESTION_LINES = 30
+_QUESTION_LETTERS = 4000
+
+
+class Fold(Vertical):
+    """Something that is shown in one line and opens to its whole: thoughts, a tool call."""
+
+    def __init__(self, title: str, body: str, *, opened: bool = False, classes: str = "") -> None:
+        super().__init__(classes=classes)
+        self._title = title
+        self._opened = opened
+        self.body = Prose(body)
+
+    def compose(self) -> ComposeResult:
+        yield Static(self._head(), classes="fold-title", markup=False)
+        yield self.body
+
+    def on_mount(self) -> None:
+        self.body.display = self._opened
+
+    @property
+    def opened(self) -> bool:
+        return self._opened
+
+    @opened.setter
+    def opened(self, opened: bool) -> None:
+        self._opened = opened
+        self._redraw()
+
+    @property
+    def title(self) -> str:
+        return self._title
+
+    @title.setter
+    def title(self, title: str) -> None:
+        if title != self._title:
+            self._title = title
+            self._redraw()
+
+    def _head(self) -> Content:
+        return Content(f"{'▾' if self._opened else '▸'} {self._title}")
+
+    def _redraw(self) -> None:
+        if self.is_mounted:
+            self.query_one(".fold-title", Static).update(self._head())
+            self.body.display = self._opened
+
+    def on_click(self, event: events.Click) -> None:
+        if isinstance(event.widget, Static):
+            event.stop()
+            self.opened = not self._opened
+
+
+class MessageView(Vertical, can_focus=True):
+    """Shows `message`. The keys act on it while it has the focus; what they mean is the screen's business."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "screen.step(-1)", "Previous", id="message.previous", show=False),
+        Binding("down,j", "screen.step(1)", "Next", id="message.next", show=False),
+        Binding("left,h", "act('older')", "Older version", id="message.older", show=False),
+        Binding("right,l", "act('newer')", "Newer version", id="message.newer", show=False),
+        Binding("c", "act('copy')", "Copy", id="message.copy"),
+        Binding("y", "act('copy_code')", "Copy code", id="message.copy_code"),
+        Binding("e", "act('edit')", "Edit", id="message.edit"),
+        Binding("r", "act('retry')", "Retry", id="message.retry"),
+        Binding("g", "act('continue')", "Go on", id="message.continue"),
+        Binding("t", "unfold", "Thoughts", id="message.unfold"),
+        Binding("i", "statistics", "Statistics", id="message.statistics"),
+        Binding("enter", "screen.write", "Write", id="message.write", show=False),
+    ]
+
+    class Act(TextualMessage):
+        """The user wants `what` done with the message: copy, copy_code, edit, retry, continue, older, newer."""
+
+        def __init__(self, message_id: str, what: str) -> None:
+            super().__init__()
+            self.message_id = message_id
+            self.what = what
+
+    def __init__(self, message: Message, *, sibling: tuple[int, int] = (1, 1)) -> None:
+        super().__init__(classes=f"message -{message.role}")
+        self.message = message
+        self.sibling = sibling
+        self._with_statistics = False
+        self._thinking_since: float | None = None
+        self.body: Prose | None = Prose(message.content, classes="body") if message.role == "assistant" else None
+        self.thoughts: Fold | None = None
+        if message.reasoning:
+            thinking = self.streaming and not message.content
+            self._thinking_since = perf_counter() if thinking else None
+            title = "Thinking …" if thinking else self._thought_title(message)
+            self.thoughts = Fold(title, message.reasoning, opened=thinking, classes="thoughts")
+
+    def compose(self) -> ComposeResult:
+        yield Static(self._head(), classes="head", markup=False)
+        if self.thoughts is not None:
+            yield self.thoughts
+        if self.body is not None:
+            yield self.body
+        else:
+            yield Static(self._question(), classes="body", markup=False)
+        for call in self.message.tool_calls:
+            yield self._call(call)
+        yield Static(self._foot(), classes="foot", markup=False)
+
+    def on_mount(self) -> None:
+        self._settle()
+
+    @property
+    def streaming(self) -> bool:
+        return self.message.status == "streaming"
+
+    @property
+    def _says_something(self) -> bool:
+        return bool(self.message.content or self.message.tool_calls)
+
+    @property
+    def text(self) -> str:
+        """What is copied: the message as it was written."""
+        return printable(self.body.source if self.streaming and self.body is not None else self.message.content)
+
+    # --- while it grows ------------------------------------------------------------------------------------
+
+    def add_text(self, text: str) -> None:
+        if self.body is None:
+            return
+        self._end_thinking()
+        self.body.append(text)
+
+    def add_reasoning(self, text: str) -> None:
+        if self.thoughts is None:
+            self._begin_thinking(text)
+        else:
+            self.thoughts.body.append(text)
+
+    def add_call(self, call: ToolCall) -> None:
+        self._end_thinking()
+        self.mount(self._call(call), before=len(self.children) - 1)
+
+    def show(self, message: Message, *, sibling: tuple[int, int] | None = None) -> None:
+        """Shows a newer state of the same message. Where the text on the screen differs, it is set right."""
+        self.message = message
+        if sibling is not None:
+            self.sibling = sibling
+        if self.body is not None:
+            _catch_up(self.body, message.content)
+        if message.reasoning:
+            if self.thoughts is None:
+                self._begin_thinking(message.reasoning)
+            elif self.thoughts is not None:
+                _catch_up(self.thoughts.body, message.reasoning)
+        if message.content or not self.streaming:
+            self._end_thinking()
+        self._settle()
+
+    def _begin_thinking(self, text: str) -> None:
+        self._thinking_since = perf_counter()
+        self.thoughts = Fold("Thinking …", text, opened=True, classes="thoughts")
+        self.mount(self.thoughts, after=0)
+
+    def _end_thinking(self) -> None:
+        """Folds the thoughts once the answer begins; until the message says how long they took, the screen's own
+        clock does."""
+        if self.thoughts is None:
+            return
+        if self._thinking_since is not None:
+            self.thoughts.opened = False
+            if self.message.reasoning_s is None:
+                self.message = replace(self.message, reasoning_s=perf_counter() - self._thinking_since)
+            self._thinking_since = None
+        self.thoughts.title = self._thought_title(self.message)
+
+    def _settle(self) -> None:
+        if not self.is_mounted:
+            return
+        self.query_one(".head", Static).update(self._head())
+        foot = self.query_one(".foot", Static)
+        content = self._foot()
+        foot.update(content)
+        foot.display = bool(content.plain)
+        self.set_class(self.message.status in ("stopped", "failed"), "-broken")
+
+    # --- its parts -----------------------------------------------------------------------------------------
+
+    def _head(self) -> Content:
+        message = self.message
+        name = {"user": "You", "system": "System", "tool": "Tool"}.get(message.role) or one_line(
+            message.model or "Answer", 40
+        )
+        head = Content.styled(name, "bold")
+        number, count = self.sibling
+        if count > 1:
+            head += Content.styled(f"  ‹ {number}/{count} ›", "$text-accent")
+        return head
+
+    def _question(self) -> Content:
+        text = printable(self.message.content)
+        lines = text.split("\n")
+        if len(lines) <= _QUESTION_LINES and len(text) <= _QUESTION_LETTERS:
+            return Content(text)
+        shown = "\n".join(lines[:_QUESTION_LINES])[:_QUESTION_LETTERS]
+        rest = text.count("\n") - shown.count("\n")
+        more = f"{rest:,} more lines" if rest else f"{len(text) - len(shown):,} more characters"
+        return Content(shown) + Content.styled(f"\n… {more}", "$text-muted")
+
+    def _foot(self) -> Content:
+        message = self.message
+        parts: list[Content] = []
+        if message.status == "stopped":
+            parts.append(Content.styled("Stopped. ", "$text-warning") + Content("g goes on, r tries again"))
+        elif message.status == "failed":
+            why = one_line(message.error or "The answer failed.", 500)
+            parts.append(Content.styled(why, "$text-error") + Content("  g goes on, r tries again"))
+        elif message.status == "complete" and message.finish in ("length", "context", "memory"):
+            reason = {
+                "length": "The answer reached its maximum length.",
+                "context": "The model's window is full.",
+                "memory": "There was no memory for more.",
+            }[message.finish]
+            parts.append(Content.styled(reason, "$text-warning") + Content("  g goes on"))
+        elif (
+            message.status == "complete" and message.role == "assistant" and not (message.content or message.tool_calls)
+        ):
+            parts.append(Content.styled("The model answered nothing.", "$text-muted"))
+        if self._with_statistics and message.stats is not None:
+            parts.append(Content.styled(statistics(message.stats), "$text-muted"))
+        return Content("\n").join(parts)
+
+    def _thought_title(self, message: Message) -> str:
+        return "Thoughts" if message.reasoning_s is None else f"Thought for {seconds(message.reasoning_s)}"
+
+    def _call(self, call: ToolCall) -> Fold:
+        arguments = call.raw or json.dumps(call.arguments, ensure_ascii=False, indent=2)
+        body = f"```json\n{arguments}\n```\n\n"
+        body += (
+            "*Not run: rvchat shows tool calls and runs none.*" if call.result is None else f"```\n{call.result}\n```"
+        )
+        return Fold(f"Tool call: {one_line(call.name, 60)}", body, classes="call")
+
+    # --- keys ----------------------------------------------------------------------------------------------
+
+    def action_act(self, what: str) -> None:
+        self.post_message(self.Act(self.message.id, what))
+
+    def action_unfold(self) -> None:
+        folds = list(self.query(Fold))
+        opened = not any(fold.opened for fold in folds)
+        for fold in folds:
+            fold.opened = opened
+
+    def action_statistics(self) -> None:
+        self._with_statistics = not self._with_statistics
+        self._settle()
+
+
+def _catch_up(prose: Prose, text: str) -> None:
+    """Makes `prose` show `text`, adding to what is there where it is the beginning."""
+    text = printable(text)
+    shown = prose.source
+    if text == shown:
+        return
+    if shown and text.startswith(shown):
+        prose.append(text[len(shown) :])
+    else:
+        prose.set_source(text)

@@ -1,0 +1,147 @@
+"""The conversation: a window of its latest messages, with more above on the way up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.message import Message as TextualMessage
+
+from rvchat.tui.widgets.message import MessageView
+from rvchat.types import Message
+
+WINDOW = 40
+"""Messages that are on the screen at first; as many more come when the top is reached."""
+
+_MOST = 160  # messages kept on the screen while the end is followed
+Sibling = Callable[[str], tuple[int, int]]
+
+
+class Transcript(VerticalScroll, can_focus=False):
+    """Follows its end until the user scrolls up, then holds still until told to follow again."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("pageup", "page_up", "Page up", show=False, id="transcript.page_up"),
+        Binding("pagedown", "page_down", "Page down", show=False, id="transcript.page_down"),
+    ]
+
+    class Followed(TextualMessage):
+        """Whether the end is in view and followed has changed."""
+
+        def __init__(self, following: bool) -> None:
+            super().__init__()
+            self.following = following
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._messages: list[Message] = []
+        self._first = 0  # index of the first message that has a view
+        self._sibling: Sibling = lambda _: (1, 1)
+        self._filling = False
+        self._told = True
+
+    def on_mount(self) -> None:
+        self.anchor()
+
+    @property
+    def views(self) -> list[MessageView]:
+        return [child for child in self.children if isinstance(child, MessageView)]
+
+    def view(self, message_id: str) -> MessageView | None:
+        return next((view for view in self.views if view.message.id == message_id), None)
+
+    @property
+    def following(self) -> bool:
+        return not self._anchor_released
+
+    async def show(self, messages: Sequence[Message], sibling: Sibling, *, fresh: bool = False) -> None:
+        """Shows `messages`, the branch as it is now. Views of messages that stay are kept, so nothing jumps.
+
+        `fresh` begins anew, for another conversation."""
+        had = {message.id for message in self._messages}
+        self._messages = list(messages)
+        self._sibling = sibling
+        keep = {message.id for message in messages}
+        if fresh or not had & keep:
+            self._first = max(0, len(messages) - WINDOW)
+        self._first = min(self._first, max(0, len(messages) - 1))
+        wanted = self._messages[self._first :]
+        with self.app.batch_update():
+            views = {view.message.id: view for view in self.views}
+            await self.remove_children([v for i, v in views.items() if fresh or i not in {m.id for m in wanted}])
+            new: list[MessageView] = []
+            for message in wanted:
+                view = None if fresh else views.get(message.id)
+                if view is None:
+                    new.append(MessageView(message, sibling=sibling(message.id)))
+                elif view.message != message or view.sibling != sibling(message.id):
+                    view.show(message, sibling=sibling(message.id))
+            if new:
+                await self.mount_all(new)
+        if fresh:
+            self.follow()
+
+    def follow(self) -> None:
+        """Goes to the end and stays there."""
+        self.anchor()
+        self._tell()
+
+    async def reveal(self, message_id: str, words: str = "") -> None:
+        """Brings a message into view, at the first line with `words` where there are any."""
+        index = next((i for i, m in enumerate(self._messages) if m.id == message_id), None)
+        if index is None:
+            return
+        if index < self._first:
+            await self._mount_from(max(0, index - 5))
+        view = self.view(message_id)
+        if view is None:
+            return
+        self.release_anchor()
+        view.focus(scroll_visible=False)
+
+        def go() -> None:
+            line = view.body.line_of(words) if words and view.body is not None else None
+            top = view.virtual_region.y
+            if line is not None and view.body is not None:
+                top = view.virtual_region.y + view.body.virtual_region.y + line - self.size.height // 3
+            self.scroll_to(y=max(top, 0), animate=False)
+
+        self.call_after_refresh(go)
+
+    async def _mount_from(self, first: int) -> None:
+        """Adds views above, leaving what is in view where it is."""
+        new = [
+            MessageView(message, sibling=self._sibling(message.id)) for message in self._messages[first : self._first]
+        ]
+        self._first = first
+        before = self.virtual_size.height - self.scroll_offset.y
+        await self.mount_all(new, before=0)
+        self.call_after_refresh(lambda: self.scroll_to(y=self.virtual_size.height - before, animate=False))
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        if new_value < 1 and self._first > 0 and not self._filling and not self.following:
+            self._filling = True
+            self.run_worker(self._fill(), exit_on_error=False)
+        self._tell()
+
+    async def _fill(self) -> None:
+        try:
+            await self._mount_from(max(0, self._first - WINDOW))
+        finally:
+            self._filling = False
+
+    async def prune(self) -> None:
+        """Takes views off the top of a long conversation that is followed; the messages stay."""
+        views = self.views
+        if self.following and len(views) > _MOST:
+            surplus = views[: len(views) - WINDOW]
+            self._first += len(surplus)
+            await self.remove_children(surplus)
+
+    def _tell(self) -> None:
+        if self.following != self._told:
+            self._told = self.following
+            self.post_message(self.Followed(self.following))

@@ -1,0 +1,140 @@
+"""Asking, reading, stopping: the chat on a scripted engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rvchat.tui.widgets.status import StatusLine
+
+LONG = "word " * 400
+
+
+async def test_question_and_answer_are_on_the_screen(opened: Any) -> None:
+    async with opened({"text": "Hello **you**."}) as chat:
+        await chat.type("Hi there")
+        assert chat.screen.prompt.text == "Hi there"
+        await chat.press("enter")
+        await chat.until(lambda: len(chat.texts) == 2 and not chat.screen.state.busy)
+        assert chat.texts == [("user", "Hi there"), ("assistant", "Hello **you**.")]
+        assert chat.screen.prompt.text == ""
+        assert "Hello you." in chat.text_on_screen()
+        assert "[0]" not in chat.text_on_screen()
+        assert chat.screen.state.stats.new_tokens > 0
+
+
+async def test_typing_goes_on_while_an_answer_streams_and_nothing_of_it_is_lost(opened: Any) -> None:
+    async with opened({"text": LONG, "tok_s": 400}) as chat:
+        await chat.type("go")
+        await chat.press("enter", "a", "b", "ctrl+j", "c", "backspace", "d")
+        await chat.until(lambda: "word" in chat.text_on_screen())
+        assert chat.screen.prompt.text == "ab\nd"
+        assert chat.screen.state.activity == "answering"
+        await chat.press("escape")
+        await chat.settled()
+
+
+async def test_escape_stops_the_answer_and_keeps_what_was_said(opened: Any) -> None:
+    async with opened({"text": LONG, "tok_s": 200}) as chat:
+        await chat.type("go")
+        await chat.press("enter")
+        await chat.until(lambda: chat.texts and "word" in chat.texts[-1][1])
+        await chat.press("escape")
+        await chat.settled()
+        answer = chat.screen.session.conversation.branch()[-1]
+        assert answer.status == "stopped"
+        assert answer.content.startswith("word word")
+        assert len(answer.content) < len(LONG)
+        assert "Stopped." in chat.text_on_screen()
+
+
+async def test_text_on_the_screen_is_the_engines_byte_for_byte(opened: Any) -> None:
+    text = "# A\n\n```python\n" + "".join(f"x{n} = {n}\n" for n in range(300)) + "```\n\n- one\n- two\n\n你好👩‍💻 é end"
+    async with opened({"text": text, "chunk": 7}) as chat:
+        await chat.ask("go")
+        view = chat.screen.transcript.views[-1]
+        assert view.body.source == text
+        assert view.body.codes() == ["\n".join(f"x{n} = {n}" for n in range(300))]
+
+
+async def test_what_a_terminal_would_obey_is_shown_as_text(opened: Any) -> None:
+    async with opened({"text": "[bold]x[/] \x1b[2J\x07 and <b>y</b>"}) as chat:
+        await chat.ask("[red]q[/]")
+        on_screen = chat.text_on_screen()
+        assert "[bold]x[/] [2J and <b>y</b>" in on_screen
+        assert "[red]q[/]" in on_screen
+        assert chat.texts[-1][1] == "[bold]x[/] [2J and <b>y</b>"
+
+
+async def test_loading_shows_its_stage_while_typing_goes_on_and_escape_ends_it(opened: Any) -> None:
+    async with opened({"text": "x", "load_s": 30}, wait=False) as chat:
+        await chat.until(lambda: chat.screen.state.loading)
+        await chat.type("patient")
+        assert chat.screen.prompt.text == "patient"
+        assert "%" in chat.screen.query_one(StatusLine).line(80).plain
+        await chat.press("escape")
+        await chat.until(lambda: not chat.screen.state.loading)
+        assert chat.screen.state.activity == "no model"
+        assert chat.notice == "Loading was stopped."
+        assert chat.screen.prompt.text == "patient"
+
+
+async def test_question_asked_while_the_model_loads_is_answered_afterwards(opened: Any) -> None:
+    async with opened({"text": "answered", "load_s": 0.3}, wait=False) as chat:
+        await chat.until(lambda: chat.screen.state.loading)
+        await chat.type("early")
+        await chat.press("enter")
+        await chat.until(lambda: chat.texts == [("user", "early"), ("assistant", "answered")])
+
+
+async def test_a_path_that_is_no_model_is_one_line_on_the_screen(opened: Any, tmp_path: Path) -> None:
+    async with opened(model=str(tmp_path / "nothing.gguf"), wait=False) as chat:
+        await chat.until(lambda: "nothing.gguf" in chat.notice)
+        assert "Traceback" not in chat.text_on_screen()
+        await chat.type("still here")
+        assert chat.screen.prompt.text == "still here"
+
+
+async def test_without_a_model_the_screen_says_what_to_do(opened: Any) -> None:
+    async with opened(missing="No model was found. Name one with -m.") as chat:
+        await chat.until(lambda: "Name one with -m" in chat.notice)
+
+
+async def test_question_that_is_refused_comes_back_into_the_input(opened: Any) -> None:
+    async with opened({"text": LONG, "tok_s": 100}) as chat:
+        await chat.type("one")
+        await chat.press("enter")
+        await chat.until(lambda: chat.texts and "word" in chat.texts[-1][1])
+        await chat.type("two")
+        await chat.press("enter")
+        await chat.until(lambda: "still being written" in chat.notice)
+        assert chat.screen.prompt.text == "two"
+        await chat.press("escape")
+        await chat.settled()
+
+
+async def test_failure_of_the_engine_is_marked_on_the_answer_and_the_next_one_works(opened: Any) -> None:
+    async with opened({"text": LONG, "fail_at": 20, "error": "the device went away"}, {"text": "fine"}) as chat:
+        await chat.ask("go")
+        assert "the device went away" in chat.text_on_screen()
+        assert chat.texts[-1][1] == LONG[:20]
+        await chat.ask("again")
+        assert chat.texts[-1] == ("assistant", "fine")
+
+
+async def test_new_conversation_begins_empty(opened: Any) -> None:
+    async with opened({"text": "one"}) as chat:
+        await chat.ask("first")
+        await chat.press("ctrl+n")
+        await chat.until(lambda: chat.texts == [])
+        await chat.ask("second")
+        assert chat.texts == [("user", "second"), ("assistant", "one")]
+
+
+async def test_several_questions_are_one_conversation_that_is_in_the_store(opened: Any) -> None:
+    async with opened({"text": "one"}, {"text": "two"}) as chat:
+        await chat.ask("first")
+        await chat.ask("second")
+        stored = chat.app.store.conversation(chat.screen.session.conversation.id)
+        assert [m.content for m in stored.branch()] == ["first", "one", "second", "two"]
+        assert [text for _, text in chat.texts] == ["first", "one", "second", "two"]
