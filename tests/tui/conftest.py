@@ -54,6 +54,10 @@ class Chat:
         """The whole screen as text, line by line."""
         return "\n".join(strip.text for strip in self.app.screen._compositor.render_strips())
 
+    async def sees(self, text: str) -> None:
+        """Waits until `text` is on the screen."""
+        await until(lambda: text in self.text_on_screen(), what=f"{text!r} on the screen")
+
     async def until(self, condition: Callable[[], object], what: str = "") -> None:
         await until(condition, what=what)
 

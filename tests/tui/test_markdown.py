@@ -164,6 +164,16 @@ def test_no_line_is_wider_than_asked(width: int) -> None:
     assert max(line.content.cell_length for line in all_lines(Document(source), width)) <= least
 
 
+def test_white_space_at_the_end_can_be_taken_back() -> None:
+    document = Document("one\n\ntwo \n\n")
+    assert document.trim("one\n\ntwo")
+    assert document.source == "one\n\ntwo"
+    document.append(" more\n")
+    assert [block.content.plain for block in document.blocks if isinstance(block, Paragraph)] == ["one", "two more"]
+    assert not document.trim("one")
+    assert not Document("```\na\n\n").trim("```\na")
+
+
 PIECES = st.sampled_from(
     [
         "word ", "two words", "\n", "\n\n", "- item", "1. first", "2. second", "   - nested", "```\n", "```py\n",

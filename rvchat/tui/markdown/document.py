@@ -83,6 +83,15 @@ class Document:
         while rest is not None:
             rest = self._into_fence(rest) if self.fence else self._read(rest)
 
+    def trim(self, source: str) -> bool:
+        """Makes `source` the source where it is this one but for white space at its end, which no block shows. False
+        where it is something else, or where the end is inside a fence."""
+        if self.fence is not None or not self.source.startswith(source) or self.source[len(source) :].strip():
+            return False
+        self._pieces = [source]
+        self._rest = self._rest.rstrip()
+        return True
+
     def _into_fence(self, text: str) -> str | None:
         assert self.fence is not None
         rest = self.fence.add(text)

@@ -165,12 +165,12 @@ class MessageView(Vertical, can_focus=True):
         if sibling is not None:
             self.sibling = sibling
         if self.body is not None:
-            _catch_up(self.body, message.content)
+            self.body.set_source(message.content)
         if message.reasoning:
             if self.thoughts is None:
                 self._begin_thinking(message.reasoning)
             elif self.thoughts is not None:
-                _catch_up(self.thoughts.body, message.reasoning)
+                self.thoughts.body.set_source(message.reasoning)
         if message.content or not self.streaming:
             self._end_thinking()
         self._settle()
@@ -273,15 +273,3 @@ class MessageView(Vertical, can_focus=True):
     def action_statistics(self) -> None:
         self._with_statistics = not self._with_statistics
         self._settle()
-
-
-def _catch_up(prose: Prose, text: str) -> None:
-    """Makes `prose` show `text`, adding to what is there where it is the beginning."""
-    text = printable(text)
-    shown = prose.source
-    if text == shown:
-        return
-    if shown and text.startswith(shown):
-        prose.append(text[len(shown) :])
-    else:
-        prose.set_source(text)

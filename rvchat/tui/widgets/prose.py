@@ -103,8 +103,14 @@ class Prose(Widget):
             self.refresh(layout=True)
 
     def set_source(self, source: str) -> None:
-        """Shows another text."""
-        self.document = Document(printable(source))
+        """Shows another text; what of it is on the screen already is not laid out again."""
+        source = printable(source)
+        if source == self.source or self.document.trim(source):
+            return
+        if self.source and source.startswith(self.source):
+            self.append(source[len(self.source) :])
+            return
+        self.document = Document(source)
         self._forget()
         self.refresh(layout=True)
 
