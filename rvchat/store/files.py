@@ -79,4 +79,6 @@ def _in_words(name: str, detail: str, where: Path | str) -> tuple[str, str]:
         )
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return f"Another program has kept {where} locked for {BUSY:.0f} s", "Close it, or wait until it is done"
+    if name in ("SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY"):
+        return "A message with the same id is kept already", ""
     return f"{where} could not be read or written: {detail}", ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from rvchat.errors import StoreError
 from rvchat.store.printable import one_line
@@ -21,6 +21,8 @@ from rvchat.store.values import (
 )
 from rvchat.types import Conversation, Message, Origin, Sampling, Stats
 
+T = TypeVar("T")
+
 CONVERSATION = (
     "id, title, created, changed, leaf_id, pinned, model, system, sampling, max_new_tokens, thinking, deleted, origin"
 )
@@ -33,14 +35,17 @@ CHANGEABLE = tuple(MESSAGE.split(", ")[5:])
 SUMMARY = """
     id, title, created, changed, pinned, model, deleted,
     (SELECT count(*) FROM message m WHERE m.conversation = c.seq),
-    (SELECT substr(content, 1, 400) FROM message m WHERE m.conversation = c.seq AND role = 'user' ORDER BY seq LIMIT 1)
+    CASE title WHEN '' THEN (
+        SELECT substr(content, 1, 400) FROM message m
+        WHERE m.conversation = c.seq AND role = 'user' ORDER BY seq LIMIT 1
+    ) END
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """A conversation as a line of a list. `messages` counts those of all branches; `preview` is how its first question
-    begins, on one line. Times are seconds since the epoch."""
+    begins, on one line, where it has no title. Times are seconds since the epoch."""
 
     id: str
     title: str
@@ -161,19 +166,29 @@ def column(value: Any) -> Any:
     return text_of(value) if isinstance(value, str) else value
 
 
-def ordered(messages: Iterable[Message]) -> list[Message]:
+def ordered(messages: Sequence[Message]) -> list[Message]:
     """Parents before children, otherwise as given. StoreError: one has no way up to a first message."""
-    placed: dict[str, Message] = {}
-    waiting: dict[str, list[Message]] = {}
-    for given in messages:
-        ready = [given] if given.parent_id is None or given.parent_id in placed else []
-        if not ready:
-            waiting.setdefault(given.parent_id or "", []).append(given)
+    result = parents_first((message.id, message.parent_id, message) for message in messages)
+    if len(result) < len(messages):
+        found = {message.id for message in result}
+        lost = next(message for message in messages if message.id not in found)
+        raise StoreError(f"Message {lost.id} answers {lost.parent_id}, which does not lead to a first message")
+    return result
+
+
+def parents_first(items: Iterable[tuple[str, str | None, T]]) -> list[T]:
+    """From (id, parent's id, value) the values that a way leads to, each after its parent, otherwise as given."""
+    result: list[T] = []
+    placed: set[str] = set()
+    waiting: dict[str, list[tuple[str, T]]] = {}
+    for name, parent, value in items:
+        if parent is not None and parent not in placed:
+            waiting.setdefault(parent, []).append((name, value))
+            continue
+        ready = [(name, value)]
         while ready:
-            at = ready.pop()
-            placed[at.id] = at
-            ready.extend(reversed(waiting.pop(at.id, [])))
-    if waiting:
-        gap = next(iter(waiting))
-        raise StoreError(f"Message {waiting[gap][0].id} answers {gap}, which is not in the conversation before it")
-    return list(placed.values())
+            found, item = ready.pop()
+            placed.add(found)
+            result.append(item)
+            ready.extend(reversed(waiting.pop(found, [])))
+    return result

@@ -104,8 +104,10 @@ def _by_words(db: sqlite3.Connection, query: str, limit: int) -> list[Hit]:
         FROM message_fts JOIN message m ON m.seq = message_fts.rowid JOIN conversation c ON c.seq = m.conversation
         WHERE message_fts MATCH ? AND c.deleted IS NULL ORDER BY rank LIMIT ?
         """,
-        (start, end, query, limit - len(titles)),
+        (start, end, query, limit),
     ).fetchall()
+    titles = titles[: max(limit // 2, limit - len(messages))]  # many titles leave room for messages
+    messages = messages[: limit - len(titles)]
     return [_hit(row, snippet_of(row[5], start, end)) for row in titles + messages]
 
 

@@ -151,30 +151,41 @@ class Store:
                 raise StoreError(f"There already is a conversation {conversation.id}")
             self._insert(conversation)
 
-    def merge(self, conversation: Conversation) -> Literal["added", "extended", "present"]:
+    def merge(self, conversation: Conversation) -> Literal["added", "extended", "restored", "present"]:
         """Keeps a conversation, or those of its messages that the one with its id lacks. What is here stays as it is,
-        but for the active leaf: it follows the new messages unless the user has gone on from here since."""
+        but for the active leaf, which follows the new messages unless the user has gone on since; and what was
+        deleted comes back."""
         with self._writing():
             seq = self._seq(conversation.id)
             if seq is None:
                 self._insert(conversation)
                 return "added"
+            restored = (
+                conversation.deleted is None
+                and self._db.execute(
+                    "UPDATE conversation SET deleted = NULL WHERE seq = ? AND deleted IS NOT NULL", (seq,)
+                ).rowcount
+            )
             have = {found for (found,) in self._db.execute("SELECT id FROM message WHERE conversation = ?", (seq,))}
             missing = [message for message in rows.ordered(conversation.messages) if message.id not in have]
             if not missing:
-                return "present"
+                return "restored" if restored else "present"
             for message in missing:
                 self._insert_message(seq, message)
             (leaf,) = self._db.execute("SELECT leaf_id FROM conversation WHERE seq = ?", (seq,)).fetchone()
             if leaf is None or leaf in {message.id for message in conversation.messages}:
+                if conversation.leaf_id is not None:
+                    self._known_message(seq, conversation.leaf_id)
                 self._db.execute("UPDATE conversation SET leaf_id = ? WHERE seq = ?", (conversation.leaf_id, seq))
             self._touch(seq, conversation.changed)
-            return "extended"
+            return "restored" if restored else "extended"
 
     def add(self, conversation_id: str, message: Message) -> None:
-        """Keeps a new message and makes it the active leaf."""
+        """Keeps a new message and makes it the active leaf. StoreError: its id is taken, or its parent is not here."""
         with self._writing():
             seq = self._known(conversation_id)
+            if message.parent_id is not None:
+                self._known_message(seq, message.parent_id)
             self._insert_message(seq, message)
             self._db.execute("UPDATE conversation SET leaf_id = ? WHERE seq = ?", (message.id, seq))
             self._touch(seq, message.created)
@@ -270,14 +281,14 @@ class Store:
             # The lock to write is taken at once: a reader that turns writer could meet another and neither go on.
             begin, end, undo = "BEGIN IMMEDIATE", "COMMIT", ["ROLLBACK"]
             if self._depth:
-                if not self._db.in_transaction:
-                    raise StoreError("What was written before in the same batch has been taken back by a full disk")
+                self._still_open()
                 name = f"level{self._depth}"
                 begin, end, undo = f"SAVEPOINT {name}", f"RELEASE {name}", [f"ROLLBACK TO {name}", f"RELEASE {name}"]
             self._db.execute(begin)
             self._depth += 1
             try:
                 yield
+                self._still_open()
                 self._db.execute(end)
             except BaseException:
                 if self._db.in_transaction:  # a full disk has ended it already
@@ -286,6 +297,10 @@ class Store:
                 raise
             finally:
                 self._depth -= 1
+
+    def _still_open(self) -> None:
+        if not self._db.in_transaction:
+            raise StoreError(f"A failed write to {self.path} has taken back all that was written together with it")
 
     def _seq(self, conversation_id: str) -> int | None:
         found = self._db.execute("SELECT seq FROM conversation WHERE id = ?", (conversation_id,)).fetchone()
@@ -296,6 +311,12 @@ class Store:
         if seq is None:
             raise _unknown(conversation_id)
         return seq
+
+    def _known_message(self, seq: int, message_id: str) -> None:
+        # Looked for here: SQLite would find a gap at the end of the transaction only, and undo all of it.
+        found = self._db.execute("SELECT 1 FROM message WHERE conversation = ? AND id = ?", (seq, message_id))
+        if found.fetchone() is None:
+            raise StoreError(f"There is no message {message_id} in this conversation")
 
     def _touch(self, seq: int, moment: float) -> None:
         self._db.execute("UPDATE conversation SET changed = max(changed, ?) WHERE seq = ?", (moment, seq))
@@ -308,6 +329,8 @@ class Store:
         assert seq is not None
         for message in messages:
             self._insert_message(seq, message)
+        if conversation.leaf_id is not None:
+            self._known_message(seq, conversation.leaf_id)
 
     def _insert_message(self, seq: int, message: Message) -> None:
         row = (*rows.message_row(message), seq, self._writer_of(message))

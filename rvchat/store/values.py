@@ -17,6 +17,8 @@ from rvchat.types import Attachment, Conversation, Message, MessageStatus, Origi
 
 LAST_MOMENT = 253402300799.0  # 9999-12-31T23:59:59Z, the last that a calendar of four digits knows
 
+# Outside strings JSON has none of these.
+_UNESCAPED = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -31,6 +33,11 @@ def dumps(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:
         return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def terminal_safe(document: str) -> str:
+    """JSON that says the same without the control characters it may hold as they are."""
+    return _UNESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
 
 
 def _finite(value: Any) -> Any:
