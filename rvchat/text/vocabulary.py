@@ -20,9 +20,9 @@ from rvchat.errors import ModelError
 SPACE = "\u2581"  # how the vocabulary spells a space; text that has this sign itself cannot be told from one
 
 # GGUF's kinds of pieces
-UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 
-_HTML_TAG = re.compile(r"</?[a-z]+[1-6]?>")
+_HTML_TAG = re.compile(r"</?(?!(?:pad|eos|bos|unk|mask)>)[a-z]+[1-6]?>")
 _PART_END = re.compile(r"\w(?=[ \n])")
 _PART = 4096
 
@@ -30,7 +30,7 @@ _PART = 4096
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """`encode` turns text into ids and recognises no control token; `piece` is how an id is spelled, None where the
-    vocabulary has none; `control` are the control tokens by their spelling."""
+    vocabulary has none; `control` are the control tokens by their spelling; ids are below `size`."""
 
     encode: Callable[[str], list[int]]
     piece: Callable[[int], str | None]
@@ -58,13 +58,13 @@ def read_json(path: Path) -> Vocabulary:
 def read_gguf(path: Path, metadata: dict[str, Any]) -> Vocabulary:
     """The vocabulary in a GGUF file's metadata, `tokenizer.ggml.*`: SentencePiece scores ("llama") or merges
     ("gemma4"). Raises ModelError where there is none, or one of another kind."""
-    kind = metadata.get("tokenizer.ggml.model")
-    if kind not in ("llama", "gemma4"):
-        raise ModelError(f"{path} has a vocabulary of kind {kind!r}", _HINT)
+    family = metadata.get("tokenizer.ggml.model")
+    if family not in ("llama", "gemma4"):
+        raise ModelError(f"{path} has a vocabulary of kind {family!r}", _HINT)
     try:
         pieces = [piece.decode().replace(" ", SPACE) for piece in metadata["tokenizer.ggml.tokens"]]
         kinds = [int(kind) for kind in metadata["tokenizer.ggml.token_type"]]
-        if kind == "llama":
+        if family == "llama":
             merges = merges_of_scores(pieces, kinds, [float(score) for score in metadata["tokenizer.ggml.scores"]])
         else:
             merges = [_merge(merge.decode()) for merge in metadata["tokenizer.ggml.merges"]]
@@ -77,9 +77,13 @@ def read_gguf(path: Path, metadata: dict[str, Any]) -> Vocabulary:
         raise ModelError(f"The vocabulary of {path} is damaged: {error}", "Fetch the file again.") from error
     encoder = tokenizers.Tokenizer(model)
     encoder.normalizer = normalizers.Replace(" ", SPACE)
-    special = [piece for piece, kind in zip(pieces, kinds, strict=True) if kind in (CONTROL, USER_DEFINED)]
-    encoder.add_tokens([_added(piece, special=False) for piece in special if _HTML_TAG.fullmatch(piece)])
-    return _vocabulary(encoder, {piece: ids[piece] for piece in special if not _is_text(piece)})
+    # A converter marks the control tokens that a program may want to show as user-defined, too.
+    defined = [piece for piece, kind in zip(pieces, kinds, strict=True) if kind == USER_DEFINED]
+    texts = {piece for piece in defined if _is_text(piece)} if family == "llama" else {*filter(_is_run, defined)}
+    encoder.add_tokens([_added(piece, special=False) for piece in texts if not _is_run(piece)])
+    control = [piece for piece, kind in zip(pieces, kinds, strict=True) if kind in (CONTROL, UNKNOWN)]
+    control += [piece for piece in defined if piece not in texts]
+    return _vocabulary(encoder, {piece: ids[piece] for piece in control})
 
 
 def merges_of_scores(pieces: Sequence[str], kinds: Sequence[int], scores: Sequence[float]) -> list[tuple[str, str]]:
@@ -87,24 +91,26 @@ def merges_of_scores(pieces: Sequence[str], kinds: Sequence[int], scores: Sequen
     the piece with the best score first. Runs of one blank come before everything, the longest first, as SentencePiece
     takes them out of the text before it merges anything."""
     known = set(pieces)
-    runs: list[tuple[int, int, str, str]] = []
-    scored: list[tuple[float, int, list[tuple[str, str]]]] = []
-    for number, (piece, kind) in enumerate(zip(pieces, kinds, strict=True)):
-        if len(piece) < 2 or kind not in (1, USER_DEFINED):
-            continue
-        halves = [
-            (piece[:at], piece[at:])
-            for at in range(len(piece) - 1, 0, -1)
-            if piece[:at] in known and piece[at:] in known
-        ]
-        if kind == USER_DEFINED:
-            if _is_run(piece):
-                runs += [(-len(left), -len(right), left, right) for left, right in halves]
-        elif halves:
-            scored.append((-scores[number], number, halves))
-    runs.sort()
-    scored.sort()
-    return [(left, right) for *_, left, right in runs] + [half for *_, halves in scored for half in halves]
+
+    def halve(piece: str, into: list[tuple[str, str]]) -> None:
+        for at in range(len(piece) - 1, 0, -1):
+            left = piece[:at]
+            if left in known:
+                right = piece[at:]
+                if right in known:
+                    into.append((left, right))
+
+    runs: list[tuple[str, str]] = []
+    merges: list[tuple[str, str]] = []
+    normal = [number for number, kind in enumerate(kinds) if kind == NORMAL]
+    normal.sort(key=scores.__getitem__, reverse=True)
+    for number in normal:
+        halve(pieces[number], merges)
+    for piece, kind in zip(pieces, kinds, strict=True):
+        if kind == USER_DEFINED and _is_run(piece):
+            halve(piece, runs)
+    runs.sort(key=lambda merge: (len(merge[0]), len(merge[1])), reverse=True)
+    return runs + merges
 
 
 _HINT = "rvchat reads the vocabularies of Gemma 3 and Gemma 4."
@@ -140,7 +146,10 @@ def _vocabulary(encoder: tokenizers.Tokenizer, control: dict[str, int]) -> Vocab
     def encode(text: str) -> list[int]:
         return [number for part in _parts(text) for number in encoder.encode(part, add_special_tokens=False).ids]
 
-    return Vocabulary(encode, encoder.id_to_token, control, encoder.get_vocab_size())
+    size = encoder.get_vocab_size()
+    if size and encoder.id_to_token(size - 1) is None:  # ids with gaps
+        size = 1 + max(encoder.get_vocab().values())
+    return Vocabulary(encode, encoder.id_to_token, control, size)
 
 
 def _parts(text: str) -> Iterable[str]:
