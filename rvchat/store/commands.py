@@ -21,17 +21,16 @@ from rvchat.store.rows import Summary
 from rvchat.store.search import Hit
 from rvchat.store.store import Store
 from rvchat.store.values import conversation_value, dumps, terminal_safe
-from rvchat.types import Conversation
 
 COMMANDS = ("history", "export", "import")
 
 
 def add_arguments(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
-    common: Sequence[argparse.ArgumentParser] = (),
+    subparsers: argparse._SubParsersAction[Any], common: Sequence[argparse.ArgumentParser] = (), **defaults: Any
 ) -> None:
-    """`common`: parents of every command, such as the one with `--data`."""
+    """Adds `COMMANDS`. `common`: parents of each, such as the one with `--data`. `defaults`: set by each."""
     history = subparsers.add_parser("history", help="list, search, show and manage conversations")
+    history.set_defaults(command="history", **defaults)
     actions = history.add_subparsers(dest="action", required=True, metavar="ACTION")
 
     def action(name: str, help: str) -> argparse.ArgumentParser:
@@ -56,6 +55,7 @@ def add_arguments(
         action(name, help).add_argument("id", nargs="+", help="an id, or how it begins")
 
     exporting = subparsers.add_parser("export", help="write conversations to a file", parents=list(common))
+    exporting.set_defaults(command="export", **defaults)
     exporting.add_argument("id", nargs="?", help="an id, or how it begins (the latest conversation)")
     exporting.add_argument("--all", action="store_true", help="every conversation that is not deleted")
     exporting.add_argument("--format", choices=FORMATS, default="md", help="(md)")
@@ -65,12 +65,13 @@ def add_arguments(
         help="read conversations from rvchat, ChatGPT, Claude, Open WebUI, LM Studio, llm, ShareGPT and OpenAI files",
         parents=list(common),
     )
+    importing.set_defaults(command="import", **defaults)
     importing.add_argument("file", nargs="+", type=Path, help="a file, or a folder of JSON files")
     importing.add_argument("--json", action="store_true", help="print one JSON value")
 
 
 def run(args: argparse.Namespace, store: Store, out: TextIO | None = None, err: TextIO | None = None) -> int:
-    """Does what `args` (with `command` one of `COMMANDS`) ask for. Returns the exit code."""
+    """Does what the parsed `args` ask for. Returns the exit code."""
     out, err = out or sys.stdout, err or sys.stderr
     if args.command == "export":
         return _export(args, store, out, err)

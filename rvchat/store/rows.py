@@ -162,7 +162,7 @@ def message_row(value: Message) -> tuple[Any, ...]:
 def column(value: Any) -> Any:
     """One value as a column holds it."""
     if isinstance(value, Sampling | Stats | Origin):
-        return text_of(dumps(asdict(value)))
+        return dumps(asdict(value))
     return text_of(value) if isinstance(value, str) else value
 
 

@@ -28,11 +28,11 @@ def text_of(value: str) -> str:
 
 
 def dumps(value: Any) -> str:
-    """Compact JSON. Numbers that JSON has no sign for are written as text."""
+    """Compact JSON that any file takes. Numbers that JSON has no sign for are written as text."""
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text_of(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
     except ValueError:
-        return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
+        return text_of(json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":")))
 
 
 def terminal_safe(document: str) -> str:

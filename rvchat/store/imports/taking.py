@@ -77,6 +77,9 @@ def _take(store: Store, path: Path, item: Found | Skipped, report: Report) -> No
         return
     try:
         outcome = store.merge(item.conversation)
+    except RecursionError:
+        report.skipped.append(Skipped(path, item.id, "nested too deeply"))
+        return
     except StoreError as error:
         if isinstance(error.__cause__, sqlite3.OperationalError | sqlite3.DatabaseError) and not isinstance(
             error.__cause__, sqlite3.IntegrityError
