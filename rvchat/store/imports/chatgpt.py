@@ -50,7 +50,8 @@ def read(entry: Mapping[str, Any]) -> Draft:
         pinned=entry.get("is_starred") is True,
         archived=entry.get("is_archived") is True,
     )
-    draft.model = _last_model(draft, messages) or string(entry.get("default_model_slug"))
+    named = next((node.model for node in reversed(draft.branch()) if node.model), None)
+    draft.model = named or string(entry.get("default_model_slug"))
     return draft
 
 
@@ -152,9 +153,3 @@ def _hand_down_thoughts(nodes: list[Node], messages: Mapping[str, Mapping[str, A
         elif node.role == "user" and node.is_kept:
             above = []
         pending[node.id] = above
-
-
-def _last_model(draft: Draft, messages: Mapping[str, Mapping[str, Any]]) -> str:
-    """The model named last on the current branch."""
-    conversation = draft.conversation(0.0)
-    return next((m.model for m in reversed(conversation.branch()) if m.model), "") or ""

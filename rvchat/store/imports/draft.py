@@ -69,13 +69,29 @@ class Draft:
     sampling: Sampling = field(default_factory=Sampling)
     same_by_content: bool = False
 
+    def branch(self) -> list[Node]:
+        """The kept nodes from the first to the leaf. NotAConversationError: nothing was said."""
+        nodes = tree(self.nodes)
+        by_id = {node.id: node for node in nodes}
+        path: list[Node] = []
+        at: str | None = self._leaf(nodes, nearest_kept(nodes))
+        while at is not None:
+            if by_id[at].is_kept:
+                path.append(by_id[at])
+            at = by_id[at].parent
+        return path[::-1]
+
+    def _leaf(self, nodes: list[Node], kept: Mapping[str, str | None]) -> str:
+        leaf = kept.get(self.leaf or "") or newest_leaf(nodes)
+        if leaf is None:
+            raise NotAConversationError("no messages")
+        return leaf
+
     def conversation(self, now: float) -> Conversation:
         """The conversation; `now` stands where the file has no date. NotAConversationError: nothing was said."""
         nodes = tree(self.nodes)
         kept = nearest_kept(nodes)
-        leaf = kept.get(self.leaf or "") or newest_leaf(nodes)
-        if leaf is None:
-            raise NotAConversationError("no messages")
+        leaf = self._leaf(nodes, kept)
         root = self._identity()
         dates = [node.created for node in nodes if node.created is not None]
         created = self.created if self.created is not None else min(dates, default=now)

@@ -102,9 +102,9 @@ def _entries(text: str) -> tuple[bool, list[tuple[str, Mapping[str, Any] | str]]
     try:
         document = _json(text)
     except ValueError as error:
-        return False, _lines(text, error)
+        return False, _lines(text, f"it is not JSON: {error}")
     except RecursionError:
-        raise BadInputError("its JSON is nested too deeply") from None
+        return False, _lines(text, "its JSON is nested too deeply")
     is_ours = isinstance(document, dict) and own.recognises(document)
     if is_ours:
         document = own.entries(document)
@@ -116,8 +116,8 @@ def _entries(text: str) -> tuple[bool, list[tuple[str, Mapping[str, Any] | str]]
     ]
 
 
-def _lines(text: str, problem: ValueError) -> list[tuple[str, Mapping[str, Any] | str]]:
-    """JSON, an object a line. BadInputError: not a single line is."""
+def _lines(text: str, problem: str) -> list[tuple[str, Mapping[str, Any] | str]]:
+    """JSON, an object a line. BadInputError: not a single line is; `problem` says what the whole is not."""
     found: list[tuple[str, Mapping[str, Any] | str]] = []
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
@@ -127,7 +127,7 @@ def _lines(text: str, problem: ValueError) -> list[tuple[str, Mapping[str, Any] 
                 entry = None
             found.append((str(number), entry if isinstance(entry, dict) else "unreadable JSON line"))
     if not any(isinstance(entry, dict) for _, entry in found):
-        raise BadInputError(f"it is not JSON: {problem}")
+        raise BadInputError(problem)
     return found
 
 

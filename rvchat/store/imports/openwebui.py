@@ -64,7 +64,7 @@ def read(entry: Mapping[str, Any]) -> Draft:
         archived=entry.get("archived") is True,
         sampling=_sampling(params),
     )
-    answers = [m for m in draft.conversation(0.0).branch() if m.role == "assistant" and m.model]
+    answers = [node for node in draft.branch() if node.role == "assistant" and node.model]
     models = chat.get("models")
     draft.model = answers[-1].model if answers else string(models[0]) if isinstance(models, list) and models else None
     return draft
