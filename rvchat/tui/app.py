@@ -40,7 +40,7 @@ class RvchatApp(App[None]):
         self.session: Session | None = None
         self.store: Store | None = None
         self.bridge = Bridge(self._deliver)
-        self.chat = ChatScreen(self.bridge.shown)
+        self.chat = ChatScreen(self.bridge.shown, options.paths.data)
 
     def on_mount(self) -> None:
         self.bridge.attach()

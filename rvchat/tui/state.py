@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from rvchat.store.printable import one_line
 from rvchat.types import (
     Event,
     Failed,
@@ -83,6 +84,13 @@ class State:
             return self
         activity = "waiting" if self.answering else "ready" if self.model else "no model"
         return replace(self, activity=activity, fraction=None)
+
+
+def label(model: str, limit: int) -> str:
+    """What a model is called on the screen: of a path its last part, of a script that it is one."""
+    kind, _, path = model.partition(":")
+    name = "scripted" if kind == "scripted" and path else model.rstrip("/").rpartition("/")[2]
+    return one_line(name, limit)
 
 
 def seconds(value: float) -> str:

@@ -56,10 +56,13 @@ class Chat:
 
     async def sees(self, text: str) -> None:
         """Waits until `text` is on the screen."""
-        await until(lambda: text in self.text_on_screen(), what=f"{text!r} on the screen")
+        await self.until(lambda: text in self.text_on_screen(), what=f"{text!r} on the screen")
 
     async def until(self, condition: Callable[[], object], what: str = "") -> None:
-        await until(condition, what=what)
+        try:
+            await until(condition, what=what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.text_on_screen()}") from None
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)

@@ -1,26 +1,34 @@
-"""The chat: a conversation, the input, and the status line."""
+"""The chat: conversations, the open one, the input, and the status line."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Static
 
 from rvchat.errors import RvchatError
-from rvchat.store.printable import one_line
+from rvchat.store.printable import one_line, printable
+from rvchat.tui import clipboard
+from rvchat.tui.commands import Commands
 from rvchat.tui.live import LiveAnswers
+from rvchat.tui.screens.list_acts import ListActs
+from rvchat.tui.screens.message_acts import MessageActs, whole
 from rvchat.tui.state import State
+from rvchat.tui.widgets.list_of import ListOf
 from rvchat.tui.widgets.message import MessageView
-from rvchat.tui.widgets.prompt import Prompt
+from rvchat.tui.widgets.prompt import Prompt, Suggestions
+from rvchat.tui.widgets.prose import Prose
+from rvchat.tui.widgets.sidebar import Sidebar
 from rvchat.tui.widgets.status import StatusLine
 from rvchat.tui.widgets.transcript import Transcript
 from rvchat.types import (
@@ -42,46 +50,81 @@ if TYPE_CHECKING:
     from rvchat.session.session import Session
     from rvchat.store import Store
 
+NARROW = 76
+"""Below so many columns the list of conversations is hidden until asked for, and then takes the whole width."""
+
 
 class ChatScreen(Screen[None]):
     """Turns events into what is seen, and keys into what the session is asked to do.
 
-    `on_shown` hears how many seconds showing a batch of events took.
+    `on_shown` hears how many seconds showing a batch of events took; copies that the clipboard may not take are kept in
+    `folder`.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "Stop", id="chat.stop"),
-        Binding("ctrl+n", "new", "New", id="chat.new"),
-        Binding("ctrl+r", "retry", "Retry", id="chat.retry"),
+        Binding("ctrl+n", "new", "New", id="chat.new", priority=True),
+        Binding("ctrl+r", "retry", "Another answer", id="chat.retry", priority=True),
+        Binding("alt+left", "sibling(-1)", "Older version", id="chat.older", show=False, priority=True),
+        Binding("alt+right", "sibling(1)", "Newer version", id="chat.newer", show=False, priority=True),
+        Binding("alt+up,shift+up", "messages", "To the messages", id="chat.messages", show=False, priority=True),
+        Binding("ctrl+b", "sidebar", "Conversations", id="chat.sidebar", priority=True),
+        Binding("ctrl+f", "search", "Search", id="chat.search", priority=True),
+        Binding("ctrl+t", "thoughts", "Thoughts", id="chat.thoughts", priority=True),
         Binding("ctrl+end", "follow", "Follow", id="chat.follow", show=False, priority=True),
-        Binding("pageup", "page(-1)", "Page up", id="chat.page_up", show=False, priority=True),
-        Binding("pagedown", "page(1)", "Page down", id="chat.page_down", show=False, priority=True),
+        Binding("pageup", "page(-1)", "Page up", id="chat.page_up", show=False),
+        Binding("pagedown", "page(1)", "Page down", id="chat.page_down", show=False),
     ]
 
-    def __init__(self, on_shown: Callable[[float], None]) -> None:
+    def __init__(self, on_shown: Callable[[float], None], folder: Path) -> None:
         super().__init__()
         self.session: Session | None = None
         self.store: Store | None = None
+        self.commands = Commands([])
+        self.messages = MessageActs(self, self)
+        self.list = ListActs(self, self)
         self._on_shown = on_shown
+        self._folder = folder
         self._state = State()
         self._live = LiveAnswers()
         self._shown = ""  # id of the conversation on the screen
+        self._drafts: dict[str, str] = {}
         self._refreshing = self._refresh_again = False
+        self._sidebar_wanted = True
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="main"):
-            yield Static("New conversation", id="title", markup=False)
-            yield Transcript(id="transcript")
-            yield Static("↓ new output below · Ctrl+End follows", id="below", markup=False)
-            yield Static("", id="notice", markup=False)
-            yield Prompt(id="prompt")
+        with Horizontal(id="all"):
+            yield Sidebar(id="sidebar")
+            with Vertical(id="main"):
+                yield Static("", id="title", markup=False)
+                yield Transcript(id="transcript")
+                yield Static("↓ more below · Ctrl+End follows", id="below", markup=False)
+                yield Static("", id="notice", markup=False)
+                yield ListOf(id="popup")
+                yield Prompt(id="prompt")
         yield StatusLine(id="status")
 
     def on_mount(self) -> None:
-        self.query_one("#below").display = False
-        self.query_one("#notice").display = False
+        for name in ("#below", "#notice", "#popup"):
+            self.query_one(name).display = False
+        popup = self.query_one("#popup", ListOf)
+        popup.can_focus = False
+        self.prompt.popup = popup
+        self.prompt.suggest = self._suggest
         self.prompt.focus()
         self.state = self._state
+
+    def on_resize(self, event: events.Resize) -> None:
+        narrow = event.size.width < NARROW
+        if narrow != self.has_class("-narrow"):
+            self.set_class(narrow, "-narrow")
+            self._sidebar_wanted = not narrow
+        self.set_class(event.size.height < 16, "-low")
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        self.query_one(Sidebar).display = self._sidebar_wanted
+        self.query_one("#main").display = not (self._sidebar_wanted and self.has_class("-narrow"))
 
     # --- parts ---------------------------------------------------------------------------------------------
 
@@ -94,6 +137,10 @@ class ChatScreen(Screen[None]):
         return self.query_one(Prompt)
 
     @property
+    def sidebar(self) -> Sidebar:
+        return self.query_one(Sidebar)
+
+    @property
     def state(self) -> State:
         return self._state
 
@@ -103,24 +150,41 @@ class ChatScreen(Screen[None]):
         self.query_one(StatusLine).state = state
 
     def tell(self, text: str, *, bad: bool = False) -> None:
-        """Shows one line above the input until the next thing happens."""
+        """Shows a line or two above the input until the next thing happens."""
         notice = self.query_one("#notice", Static)
         notice.update(Content.styled(one_line(text, 600), "$text-error" if bad else "$text-muted"))
         notice.display = bool(text)
+
+    def copy(self, text: str) -> None:
+        """Copies, and says what can be said of that."""
+        self.tell(clipboard.copy(printable(text), terminal=self.app.copy_to_clipboard, folder=self._folder))
 
     # --- the session ---------------------------------------------------------------------------------------
 
     async def begin(self, session: Session, store: Store, conversation: str | None) -> None:
         """The session is there; `conversation` is to be opened, or a new one."""
         self.session, self.store = session, store
+        self.sidebar.begin(store)
         if conversation:
             try:
-                session.open(conversation)
+                session.open(store.resolve(conversation))
             except RvchatError as error:
                 self.tell(str(error), bad=True)
         if self.state.activity == "starting":
             self.state = replace(self.state, activity="no model")
         await self.refresh_conversation(fresh=True)
+
+    async def open(self, conversation_id: str) -> bool:
+        """Opens a conversation of the store."""
+        if self.session is None:
+            return False
+        try:
+            self.session.open(conversation_id)
+        except RvchatError as error:
+            self.tell(str(error), bad=True)
+            return False
+        await self.refresh_conversation()
+        return True
 
     async def refresh_conversation(self, *, fresh: bool = False) -> None:
         """Shows the open conversation as it is now."""
@@ -128,15 +192,34 @@ class ChatScreen(Screen[None]):
         if session is None:
             return
         conversation = session.conversation
-        fresh = fresh or conversation.id != self._shown
-        self._shown = conversation.id
-        self.query_one("#title", Static).update(Content(one_line(conversation.title or "New conversation", 200)))
+        if fresh or conversation.id != self._shown:
+            fresh = True
+            self._change_to(conversation)
+        title = one_line(conversation.title, 200) or "New conversation"
+        self.query_one("#title", Static).update(Content(title))
         branch = [self._live.now(message) for message in conversation.branch()]
         await self.transcript.show(branch, lambda i: _sibling(conversation, i), fresh=fresh)
         for message in branch:
             view = self.transcript.view(message.id) if message.id in self._live else None
             if view is not None:  # what came while the views were made
                 view.show(self._live.now(message))
+        self.reload_list()
+
+    def _change_to(self, conversation: Conversation) -> None:
+        """Another conversation comes on the screen: each keeps what has been written in its input."""
+        self.prompt.leave_edit()
+        if self._shown:
+            self._drafts[self._shown] = self.prompt.text
+            self.prompt.load(self._drafts.pop(conversation.id, ""))
+        self._shown = conversation.id
+        branch = conversation.branch()
+        self.prompt.remember([printable(m.content) for m in branch if m.role == "user"])
+        stats = next((m.stats for m in reversed(branch) if m.stats is not None), None)
+        used = stats.prompt_tokens + stats.new_tokens if stats is not None else None
+        self.state = replace(self.state, stats=stats, used=used)
+
+    def reload_list(self) -> None:
+        self.sidebar.reload(self._shown)
 
     # --- events --------------------------------------------------------------------------------------------
 
@@ -162,26 +245,19 @@ class ChatScreen(Screen[None]):
             case ToolCalled(answer_id, call):
                 if (view := self.transcript.view(answer_id)) is not None:
                     view.add_call(call)
-            case Queued() | Titled():
+            case Queued() | Titled() | Finished():
                 self._refresh()
-            case Finished(_, answer):
-                self._end(self.transcript.view(answer.id))
-            case Failed(_, answer, message, hint):
-                self._end(self.transcript.view(answer.id))
+            case Failed(_, _, message, hint):
+                self._refresh()
                 self.tell(_sentence(message, hint), bad=True)
             case ModelReady(model):
-                words = [] if model.chats else ["This model is not tuned for chat: it continues a plain transcript."]
-                self.tell(" ".join([*words, model.notice] if model.notice else words))
+                self.tell(model.notice)
             case LoadFailed(message, hint, cancelled):
                 self.tell("Loading was stopped." if cancelled else _sentence(message, hint), bad=not cancelled)
             case Notice(text):
                 self.tell(text)
             case _:
                 pass
-
-    def _end(self, view: MessageView | None) -> None:
-        if view is not None and self.session is not None:
-            self._refresh()
 
     def _refresh(self) -> None:
         """Shows the conversation again, once, however often it is asked for meanwhile."""
@@ -206,14 +282,36 @@ class ChatScreen(Screen[None]):
     def show_below(self, event: Transcript.Followed) -> None:
         self.query_one("#below").display = not event.following
 
-    # --- intents -------------------------------------------------------------------------------------------
+    @on(events.Click, "#below")
+    def go_below(self) -> None:
+        self.transcript.follow()
+
+    # --- what the user wants -------------------------------------------------------------------------------
 
     @on(Prompt.Sent)
     def send(self, event: Prompt.Sent) -> None:
-        if not self._ask(lambda session: session.send(event.text)):
-            self.prompt.give_back(event.text)
+        text, editing = event.text, event.editing
+        if editing is None and Commands.is_command(text):
+            self._command(text)
+        elif editing is None and not self.ask(lambda session: session.send(text)):
+            self.prompt.give_back(event.raw)
+        elif editing is not None and not self.ask(lambda session: session.edit(editing, text)):
+            self.prompt.edit_message(editing, event.raw)
 
-    def _ask(self, what: Callable[[Session], object]) -> bool:
+    def _suggest(self, before: str) -> Suggestions | None:
+        return self.commands.suggest(before)
+
+    def _command(self, text: str) -> None:
+        found = self.commands.find(text)
+        if isinstance(found, str):
+            self.tell(found, bad=True)
+            self.prompt.give_back(text)
+        else:
+            self.tell("")
+            command, rest = found
+            command.run(rest)
+
+    def ask(self, what: Callable[[Session], object]) -> bool:
         """Asks the session for an answer and says on the screen where it refuses."""
         if self.session is None:
             self.tell("Still starting; send it again in a moment.")
@@ -227,10 +325,52 @@ class ChatScreen(Screen[None]):
         self.transcript.follow()
         return True
 
+    @on(MessageView.Act)
+    async def act_on_message(self, event: MessageView.Act) -> None:
+        await self.messages.act(event.message_id, event.what)
+
+    @on(Prose.CopyCode)
+    def copy_code(self, event: Prose.CopyCode) -> None:
+        self.copy(event.code)
+
+    @on(Sidebar.Act)
+    async def act_on_list(self, event: Sidebar.Act) -> None:
+        await self.list.act(event.what, event.conversation_id)
+
+    @on(Sidebar.Trouble)
+    def list_trouble(self, event: Sidebar.Trouble) -> None:
+        self.tell(str(event.error), bad=True)
+
+    @on(Sidebar.Opened)
+    async def open_from_list(self, event: Sidebar.Opened) -> None:
+        if not await self.open(event.conversation_id):
+            return
+        if self.has_class("-narrow"):
+            self._sidebar_wanted = False
+            self._lay_out()
+        if event.message_id is not None and self.session is not None:
+            branch = [m.id for m in self.session.conversation.branch()]
+            if event.message_id not in branch:
+                self.session.select(event.message_id)
+                await self.refresh_conversation()
+            await self.transcript.reveal(event.message_id, event.words)
+        else:
+            self.prompt.focus()
+
+    @on(ListOf.Chosen, "#popup")
+    def choose_suggestion(self, event: ListOf.Chosen) -> None:
+        self.prompt.accept(event.key)
+        self.prompt.focus()
+
     def action_stop(self) -> None:
-        """Esc: ends the answer, else the loading, else goes back to the input."""
+        """Esc: leaves what is open, ends the answer, else the loading, else goes back to the input."""
         session = self.session
-        if session is not None and self.state.answering:
+        if self.sidebar.has_focus_within and (self.sidebar.clear_search() or self.has_class("-narrow")):
+            if self.has_class("-narrow") and not self.sidebar.words:
+                self.action_sidebar()
+        elif self.prompt.leave_edit():
+            self.tell("")
+        elif session is not None and self.state.answering:
             session.stop()
         elif session is not None and self.state.loading:
             session.cancel_load()
@@ -242,18 +382,75 @@ class ChatScreen(Screen[None]):
     async def action_new(self) -> None:
         if self.session is not None:
             self.session.new()
-            self.state = replace(self.state, stats=None, used=None)
-            await self.refresh_conversation(fresh=True)
+            await self.refresh_conversation()
+            self.tell("")
             self.prompt.focus()
 
     def action_retry(self) -> None:
-        self._ask(lambda session: session.regenerate())
+        self.ask(lambda session: session.regenerate())
+
+    async def action_sibling(self, by: int) -> None:
+        focused = self.focused
+        if isinstance(focused, MessageView):
+            await self.messages.sibling(focused.message.id, by)
+        else:
+            await self.messages.last_with_siblings(by)
 
     def action_follow(self) -> None:
         self.transcript.follow()
+        if isinstance(self.focused, MessageView):
+            self.prompt.focus()
 
     def action_page(self, direction: int) -> None:
-        self.transcript.scroll_relative(y=direction * max(self.transcript.size.height - 2, 1), animate=False)
+        self.transcript.page(direction)
+
+    def action_write(self) -> None:
+        self.prompt.focus()
+
+    def action_messages(self) -> None:
+        """To the last message, or one further up."""
+        self.action_step(-1)
+
+    def action_step(self, by: int) -> None:
+        """Moves the focus among the messages; below the last is the input."""
+        views = self.transcript.views
+        at = next((n for n, view in enumerate(views) if view is self.focused), len(views))
+        if at + by >= len(views):
+            self.prompt.focus()
+            self.transcript.follow()
+        elif views:
+            self.transcript.release_anchor()
+            views[max(at + by, 0)].focus()
+
+    def action_thoughts(self) -> None:
+        """Opens or folds the thoughts of the message that has the focus, or of the last that has any."""
+        focused = self.focused
+        if isinstance(focused, MessageView):
+            focused.action_unfold()
+            return
+        view = next((view for view in reversed(self.transcript.views) if view.thoughts is not None), None)
+        if view is not None:
+            view.action_unfold()
+        else:
+            self.tell("There are no thoughts in this conversation.")
+
+    def action_sidebar(self) -> None:
+        self._sidebar_wanted = not self._sidebar_wanted
+        self._lay_out()
+        if self._sidebar_wanted:
+            self.reload_list()
+            self.sidebar.entries.focus()
+        elif not self.sidebar.display:
+            self.prompt.focus()
+
+    def action_search(self) -> None:
+        self._sidebar_wanted = True
+        self._lay_out()
+        self.sidebar.action_search()
+
+    def copy_conversation(self) -> None:
+        if self.session is not None:
+            self.copy(whole(self.session.conversation))
 
 
 def _sibling(conversation: Conversation, message_id: str) -> tuple[int, int]:

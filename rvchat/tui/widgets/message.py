@@ -16,7 +16,7 @@ from textual.message import Message as TextualMessage
 from textual.widgets import Static
 
 from rvchat.store.printable import one_line, printable
-from rvchat.tui.state import seconds, statistics
+from rvchat.tui.state import label, seconds, statistics
 from rvchat.tui.widgets.prose import Prose
 from rvchat.types import Message, ToolCall
 
@@ -123,10 +123,12 @@ class MessageView(Vertical, can_focus=True):
             yield Static(self._question(), classes="body", markup=False)
         for call in self.message.tool_calls:
             yield self._call(call)
-        yield Static(self._foot(), classes="foot", markup=False)
+        foot = Static(self._foot(), classes="foot", markup=False)
+        foot.display = bool(self._foot().plain)
+        yield foot
 
     def on_mount(self) -> None:
-        self._settle()
+        self.set_class(self.message.status in ("stopped", "failed"), "-broken")
 
     @property
     def streaming(self) -> bool:
@@ -140,6 +142,11 @@ class MessageView(Vertical, can_focus=True):
     def text(self) -> str:
         """What is copied: the message as it was written."""
         return printable(self.body.source if self.streaming and self.body is not None else self.message.content)
+
+    @property
+    def codes(self) -> list[str]:
+        """The sources of its code blocks, in order."""
+        return self.body.codes() if self.body is not None else Prose(self.message.content).codes()
 
     # --- while it grows ------------------------------------------------------------------------------------
 
@@ -206,9 +213,8 @@ class MessageView(Vertical, can_focus=True):
 
     def _head(self) -> Content:
         message = self.message
-        name = {"user": "You", "system": "System", "tool": "Tool"}.get(message.role) or one_line(
-            message.model or "Answer", 40
-        )
+        name = {"user": "You", "system": "System", "tool": "Tool"}.get(message.role)
+        name = name or (label(message.model, 40) if message.model else "Answer")
         head = Content.styled(name, "bold")
         number, count = self.sibling
         if count > 1:
@@ -269,6 +275,8 @@ class MessageView(Vertical, can_focus=True):
         opened = not any(fold.opened for fold in folds)
         for fold in folds:
             fold.opened = opened
+        if opened:
+            self.call_after_refresh(lambda: folds[-1].scroll_visible(animate=False))
 
     def action_statistics(self) -> None:
         self._with_statistics = not self._with_statistics

@@ -7,8 +7,7 @@ from textual.reactive import reactive
 from textual.timer import Timer
 from textual.widgets import Static
 
-from rvchat.store.printable import one_line
-from rvchat.tui.state import State, seconds, tokens
+from rvchat.tui.state import State, label, seconds, tokens
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _METER = 8  # cells
@@ -73,7 +72,8 @@ class StatusLine(Static):
         model = self.state.model
         if model is None:
             return None
-        return Content(one_line(f"{model.name} · {model.weights}" if model.weights else model.name, 60))
+        name = label(model.name, 40)
+        return Content(f"{name} · {model.weights}" if model.weights not in ("", "auto", name) else name)
 
     def _speed(self) -> Content | None:
         speed = self.state.stats.tokens_per_second if self.state.stats else None

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
-from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.app import ComposeResult
+from textual.containers import Vertical, VerticalScroll
 from textual.message import Message as TextualMessage
 
 from rvchat.tui.widgets.message import MessageView
@@ -21,11 +20,6 @@ Sibling = Callable[[str], tuple[int, int]]
 
 class Transcript(VerticalScroll, can_focus=False):
     """Follows its end until the user scrolls up, then holds still until told to follow again."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("pageup", "page_up", "Page up", show=False, id="transcript.page_up"),
-        Binding("pagedown", "page_down", "Page down", show=False, id="transcript.page_down"),
-    ]
 
     class Followed(TextualMessage):
         """Whether the end is in view and followed has changed."""
@@ -42,12 +36,20 @@ class Transcript(VerticalScroll, can_focus=False):
         self._filling = False
         self._told = True
 
+    def compose(self) -> ComposeResult:
+        # At least as high as what is seen of it: Textual scrolls an anchored widget to less than nothing otherwise.
+        yield Vertical(id="column")
+
     def on_mount(self) -> None:
         self.anchor()
 
     @property
+    def _column(self) -> Vertical:
+        return self.query_one("#column", Vertical)
+
+    @property
     def views(self) -> list[MessageView]:
-        return [child for child in self.children if isinstance(child, MessageView)]
+        return [child for child in self._column.children if isinstance(child, MessageView)]
 
     def view(self, message_id: str) -> MessageView | None:
         return next((view for view in self.views if view.message.id == message_id), None)
@@ -70,7 +72,9 @@ class Transcript(VerticalScroll, can_focus=False):
         wanted = self._messages[self._first :]
         with self.app.batch_update():
             views = {view.message.id: view for view in self.views}
-            await self.remove_children([v for i, v in views.items() if fresh or i not in {m.id for m in wanted}])
+            await self._column.remove_children(
+                [v for i, v in views.items() if fresh or i not in {m.id for m in wanted}]
+            )
             new: list[MessageView] = []
             for message in wanted:
                 view = None if fresh else views.get(message.id)
@@ -79,7 +83,7 @@ class Transcript(VerticalScroll, can_focus=False):
                 elif view.message != message or view.sibling != sibling(message.id):
                     view.show(message, sibling=sibling(message.id))
             if new:
-                await self.mount_all(new)
+                await self._column.mount_all(new)
         if fresh:
             self.follow()
 
@@ -87,6 +91,10 @@ class Transcript(VerticalScroll, can_focus=False):
         """Goes to the end and stays there."""
         self.anchor()
         self._tell()
+
+    def page(self, direction: int) -> None:
+        """Moves by a screen, less two lines to hold on to."""
+        self.scroll_relative(y=direction * max(self.size.height - 2, 1), animate=False)
 
     async def reveal(self, message_id: str, words: str = "") -> None:
         """Brings a message into view, at the first line with `words` where there are any."""
@@ -117,7 +125,7 @@ class Transcript(VerticalScroll, can_focus=False):
         ]
         self._first = first
         before = self.virtual_size.height - self.scroll_offset.y
-        await self.mount_all(new, before=0)
+        await self._column.mount_all(new, before=0)
         self.call_after_refresh(lambda: self.scroll_to(y=self.virtual_size.height - before, animate=False))
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
@@ -139,7 +147,7 @@ class Transcript(VerticalScroll, can_focus=False):
         if self.following and len(views) > _MOST:
             surplus = views[: len(views) - WINDOW]
             self._first += len(surplus)
-            await self.remove_children(surplus)
+            await self._column.remove_children(surplus)
 
     def _tell(self) -> None:
         if self.following != self._told:

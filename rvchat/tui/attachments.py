@@ -1,0 +1,89 @@
+"""Text files that go along with a message."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from rvchat.errors import BadInputError
+from rvchat.store.printable import printable
+
+LARGEST = 4_000_000
+"""Bytes of a file that can be attached; more is no message any more."""
+
+_MENTION = re.compile(r'(?:(?<=\s)|^)@(?:"([^"\n]+)"|(\S+))')
+_MOST_ENTRIES = 2000
+_MOST_SHOWN = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A file's text. `size` is in bytes on disk."""
+
+    path: Path
+    text: str
+    size: int
+
+    def as_message(self) -> str:
+        """How the model sees it: its name, and its text in a fence that nothing inside can end."""
+        longest = max((len(run) for run in re.findall(r"`+", self.text)), default=0)
+        fence = "`" * max(3, longest + 1)
+        newline = "" if self.text.endswith("\n") or not self.text else "\n"
+        return f"{self.path.name}:\n\n{fence}{self.path.suffix[1:]}\n{self.text}{newline}{fence}"
+
+
+def attach(path: Path) -> Attached:
+    """Reads a text file. Raises BadInputError for what is none: a folder, a binary file, one that is too large."""
+    try:
+        if path.is_dir():
+            raise BadInputError(f"{path} is a folder", "Attach the files one by one.")
+        size = path.stat().st_size
+        if size > LARGEST:
+            raise BadInputError(f"{path} has {size_of(size)}", f"Files of up to {size_of(LARGEST)} can be attached.")
+        raw = path.read_bytes()
+    except OSError as error:
+        raise BadInputError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise BadInputError(f"{path} is not a text file", "Only text in UTF-8 can be attached.")
+    return Attached(path, printable(text), size)
+
+
+def size_of(count: int) -> str:
+    """Bytes in words: "812 B", "3.2 kB", "1.4 MB"."""
+    if count < 1000:
+        return f"{count} B"
+    return f"{count / 1e3:.1f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"
+
+
+def mentions(text: str) -> Iterator[tuple[int, int, Path]]:
+    """Where `text` names a file that exists, as @path or @"path with spaces": start, end, and the path."""
+    for match in _MENTION.finditer(text):
+        path = Path(match[1] or match[2]).expanduser()
+        if path.is_file():
+            yield match.start(), match.end(), path
+
+
+def completions(beginning: str) -> list[tuple[str, bool]]:
+    """Paths that go on from `beginning`, folders first, and whether each is a folder (which then ends in a slash)."""
+    folder, _, name = beginning.rpartition("/")
+    base = Path(f"{folder}/" if folder or beginning.startswith("/") else ".").expanduser()
+    found: list[tuple[str, bool]] = []
+    try:
+        with os.scandir(base) as entries:
+            for entry in islice(entries, _MOST_ENTRIES):
+                hidden = entry.name.startswith(".") and not name.startswith(".")
+                if entry.name.casefold().startswith(name.casefold()) and not hidden:
+                    is_folder = entry.is_dir()
+                    prefix = f"{folder}/" if folder or beginning.startswith("/") else ""
+                    found.append((f"{prefix}{entry.name}{'/' if is_folder else ''}", is_folder))
+    except OSError:
+        return []
+    return sorted(found, key=lambda e: (not e[1], e[0].casefold()))[:_MOST_SHOWN]

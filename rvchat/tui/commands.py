@@ -1,0 +1,77 @@
+"""The commands that begin with a slash. The palette lists the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rvchat.tui.attachments import completions
+from rvchat.tui.widgets.list_of import Row
+from rvchat.tui.widgets.prompt import Suggestions
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`run` gets what stands behind the name, stripped. `needs` says what that is, empty where nothing is needed;
+    `choices` are values it may have. `keys` names the binding that does the same."""
+
+    name: str
+    help: str
+    run: Callable[[str], None]
+    needs: str = ""
+    choices: Callable[[], list[str]] | None = None
+    keys: str = ""
+
+
+class Commands:
+    """Finds commands by what has been typed, and completes them."""
+
+    def __init__(self, commands: list[Command]) -> None:
+        self._commands = {command.name: command for command in commands}
+
+    def __iter__(self) -> object:
+        return iter(self._commands.values())
+
+    @staticmethod
+    def is_command(text: str) -> bool:
+        """Whether `text` is a command: one line that begins with a slash and a letter, not a path."""
+        first = text.split(maxsplit=1)[0] if text.strip() else ""
+        return text.startswith("/") and "\n" not in text.strip() and first[1:].isalpha()
+
+    def find(self, text: str) -> tuple[Command, str] | str:
+        """The command and what stands behind it, or what is wrong with `text`."""
+        name, _, rest = text.strip()[1:].partition(" ")
+        command = self._commands.get(name)
+        if command is None:
+            matching = [c for n, c in self._commands.items() if n.startswith(name)]
+            if len(matching) != 1:
+                return f"There is no command /{name}. Type / to see them all."
+            command = matching[0]
+        if command.needs and not rest.strip():
+            return f"/{command.name} needs {command.needs}."
+        return command, rest.strip()
+
+    def suggest(self, before: str) -> Suggestions | None:
+        """Completions for the text before the cursor: of a command, of its value, or of a path behind an @."""
+        if before.startswith("/") and "\n" not in before:
+            return self._of_commands(before)
+        word = before.rsplit(None, 1)[-1] if before and not before[-1].isspace() else ""
+        if not word.startswith("@"):
+            return None
+        found = completions(word[1:])
+        rows = tuple(Row(path, f"@{path}") for path, _ in found if " " not in path)
+        return Suggestions(len(before) - len(word), rows) if rows else None
+
+    def _of_commands(self, before: str) -> Suggestions | None:
+        name, space, rest = before[1:].partition(" ")
+        if not space:
+            matching = [c for n, c in sorted(self._commands.items()) if n.startswith(name)]
+            rows = tuple(Row(f"/{c.name:<11} {c.help}", f"/{c.name}") for c in matching)
+            final = frozenset(f"/{c.name}" for c in matching if not c.needs)
+            return Suggestions(0, rows, final) if rows else None
+        command = self._commands.get(name)
+        if command is None or command.choices is None:
+            return None
+        choices = [choice for choice in command.choices() if choice.casefold().startswith(rest.casefold())]
+        rows = tuple(Row(choice, choice) for choice in choices if choice != rest)
+        return Suggestions(len(before) - len(rest), rows, frozenset(choices)) if rows else None

@@ -1,0 +1,116 @@
+"""What can be done with the conversations in the list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from textual.screen import Screen
+
+from rvchat.errors import StoreError
+from rvchat.session.session import Session
+from rvchat.store import Store
+from rvchat.tui.screens.dialogs import AskLine, Pick
+from rvchat.tui.widgets.list_of import Row
+
+
+class Listing(Protocol):
+    """The part of the chat screen that these acts use."""
+
+    session: Session | None
+    store: Store | None
+
+    def tell(self, text: str, *, bad: bool = False) -> None: ...
+    def reload_list(self) -> None: ...
+    async def refresh_conversation(self, *, fresh: bool = False) -> None: ...
+
+
+class ListActs:
+    """Rename, pin, delete, undo: of the open conversation through the session, of others through the store."""
+
+    def __init__(self, chat: Listing, screen: Screen[None]) -> None:
+        self._chat = chat
+        self._screen = screen
+        self._deleted: list[str] = []
+
+    async def act(self, what: str, conversation_id: str | None) -> None:
+        if self._chat.session is None or self._chat.store is None:
+            return
+        try:
+            if what == "undo":
+                self._undo(self._chat.store)
+            elif conversation_id is not None:
+                await self._act(what, conversation_id, self._chat.session, self._chat.store)
+        except StoreError as error:
+            self._chat.tell(str(error), bad=True)
+        self._chat.reload_list()
+
+    async def _act(self, what: str, conversation_id: str, session: Session, store: Store) -> None:
+        match what:
+            case "rename":
+                self.rename(conversation_id)
+            case "pin":
+                pinned = not store.summary(conversation_id).pinned
+                self._change(conversation_id, pinned=pinned)
+                self._chat.tell("Pinned to the top." if pinned else "No longer pinned.")
+            case "delete":
+                name = store.summary(conversation_id).name
+                if conversation_id == session.conversation.id:
+                    session.new()
+                store.delete(conversation_id)
+                self._deleted.append(conversation_id)
+                await self._chat.refresh_conversation()
+                self._chat.tell(f"Deleted “{name}”. u in the list, or /undo, brings it back.")
+
+    def rename(self, conversation_id: str) -> None:
+        """Asks for another title."""
+        store = self._chat.store
+        if store is None:
+            return
+
+        def named(title: str | None) -> None:
+            if title is None:
+                return
+            try:
+                self._change(conversation_id, title=title)
+            except StoreError as error:
+                self._chat.tell(str(error), bad=True)
+            self._chat.reload_list()
+
+        self._screen.app.push_screen(AskLine("Title", store.summary(conversation_id).name), named)
+
+    def _change(self, conversation_id: str, **fields: object) -> None:
+        session, store = self._chat.session, self._chat.store
+        if session is not None and conversation_id == session.conversation.id:
+            session.change(**fields)
+            self._screen.run_worker(self._chat.refresh_conversation())
+        elif store is not None:
+            store.change(conversation_id, **fields)
+
+    def _undo(self, store: Store) -> None:
+        if self._deleted:
+            conversation_id = self._deleted.pop()
+            store.restore(conversation_id)
+            self._chat.tell(f"“{store.summary(conversation_id).name}” is back.")
+            return
+        self.restore_one(lambda _: None)
+
+    def restore_one(self, then: Callable[[str], None]) -> None:
+        """Lets the user choose among what was deleted earlier."""
+        store = self._chat.store
+        if store is None:
+            return
+        deleted = store.list(deleted=True, limit=200)
+        if not deleted:
+            self._chat.tell("Nothing has been deleted.")
+            return
+
+        def picked(conversation_id: str | None) -> None:
+            if conversation_id is not None:
+                store.restore(conversation_id)
+                self._chat.tell("It is back.")
+                self._chat.reload_list()
+                then(conversation_id)
+
+        rows = [Row(summary.name, summary.id) for summary in deleted]
+        self._screen.app.push_screen(Pick("Bring back which conversation?", rows), picked)
