@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import math
 import os
@@ -59,6 +60,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
+    from rvchat.store import commands as store_commands
+
     common = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     group = common.add_argument_group("common options")
     group.add_argument("-m", "--model", metavar="NAME|PATH", help="the model: a name, a folder or a .gguf file")
@@ -88,6 +91,8 @@ def parser() -> argparse.ArgumentParser:
     chat.add_argument("--plain", action="store_true", help="line by line: for screen readers and simple terminals")
     chat.add_argument("--conversation", metavar="ID", default=None, help="go on with that conversation")
     chat.set_defaults(run=_chat, new=False)
+
+    store_commands.add_arguments(commands, [common], run=_kept)
     return top
 
 
@@ -168,6 +173,15 @@ def _chat(options: argparse.Namespace) -> int:
     paths, model = _paths(options), _model(options)
     logs.divert(paths.logs)
     return plain.run(paths=paths, model=model, weights=_weights(options), conversation=options.conversation)
+
+
+def _kept(options: argparse.Namespace) -> int:
+    """What is done with conversations that are kept, without a model."""
+    from rvchat.store import Store
+    from rvchat.store import commands as store_commands
+
+    with contextlib.closing(Store.open(_paths(options).database)) as store:
+        return store_commands.run(options, store)
 
 
 def _terminal(options: argparse.Namespace) -> int:

@@ -110,10 +110,7 @@ class Answering:
         if remark := self._remark(finish):
             emit(Notice(remark))
         status: MessageStatus = "stopped" if finish == "cancelled" else "complete"
-        answer = self.draft.message()
-        if finish == "stop":
-            answer = replace(answer, content=answer.content.rstrip())
-        return Outcome(replace(answer, status=status, finish=finish))
+        return Outcome(replace(self.draft.message(), status=status, finish=finish))
 
     def _take(self, deltas: Iterable[Delta], emit: Emit) -> None:
         for delta in deltas:
@@ -141,7 +138,7 @@ def _kept(reply: Reply, whole: bool) -> list[Delta]:
     as a sign of its own in the middle of what is continued. A call that could not be read is kept as it was written."""
     deltas = [Delta("tool_call", text, ToolCall("", {}, raw=text)) for text in reply.unread]
     for delta in reply.held:
-        text = delta.text if whole or delta.kind == "tool_call" else delta.text.rstrip("\ufffd")
+        text = delta.text if whole or delta.kind == "tool_call" else delta.text.rstrip("\ufffd").rstrip()
         if text:
             deltas.append(replace(delta, text=text))
     return deltas

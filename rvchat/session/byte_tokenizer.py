@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rvchat.session.scripted import VOCABULARY
 from rvchat.text.tokenizer import Tokenizer
 from rvchat.text.vocabulary import Vocabulary
 
@@ -39,7 +40,7 @@ CONTROL = {
 
 def byte_tokenizer() -> Tokenizer:
     """Every byte of the text one token; never a control token but where it is asked for."""
-    return Tokenizer(Vocabulary(encode=_encode, piece=_piece, control=CONTROL, size=262_144))
+    return Tokenizer(Vocabulary(encode=_encode, piece=_piece, control=CONTROL, size=VOCABULARY))
 
 
 def _encode(text: str) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from rvchat.config import Paths
 from rvchat.errors import BadInputError, ModelError
+from rvchat.hub import resolve, starter
 from rvchat.session.byte_tokenizer import byte_tokenizer
 from rvchat.session.model import LoadProgress, Model
 from rvchat.session.scripted import Script, ScriptedEngine
@@ -43,21 +44,14 @@ def model_path(name: str, paths: Paths, progress: LoadProgress) -> Path:
         if not path.exists():
             raise ModelError(f"{name} does not exist", "Name a folder with a config.json, or a .gguf file.")
         return path
-    from rvchat.hub import resolve
-
     return resolve(name, paths, progress)
 
 
 def default_model(paths: Paths) -> str:
     """The model that is loaded when none is named. Raises ModelError that says what is missing."""
-    from rvchat.hub.starter import STARTER, is_available
-
-    if not is_available(paths):
-        raise ModelError(
-            "There is no model to start with: the package of the starter weights is not installed",
-            "Name one with -m: a folder with a config.json, or a .gguf file.",
-        )
-    return STARTER
+    if not starter.is_available(paths):
+        raise ModelError("There is no model to start with: the starter weights are not installed", starter.INSTALL)
+    return starter.STARTER
 
 
 def _real(name: str, path: Path, weights: str, progress: LoadProgress) -> Model:

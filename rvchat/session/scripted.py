@@ -24,6 +24,9 @@ from rvchat.errors import BadInputError, EngineError
 from rvchat.types import FinishReason, Request, Stats, TokenChunk
 
 DEFAULT_CONTEXT = 131_072
+VOCABULARY = 262_144
+
+_PACE = ("tok_s", "ttft_s", "chunk", "load_s", "context", "fail_at")
 _LOAD_STEP_S = 0.02
 
 
@@ -44,7 +47,7 @@ class ScriptedConfig:
     """The part of a model's configuration that is read outside the engine."""
 
     eos_ids: tuple[int, ...] = (1, 106, 50)
-    vocab_size: int = 262_144
+    vocab_size: int = VOCABULARY
     model_type: str = "scripted"
 
 
@@ -82,20 +85,19 @@ class Script:
 def _line(entry: object, encode: Callable[[str], list[int]]) -> Line:
     if not isinstance(entry, dict):
         raise ValueError(f"{entry!r} is not an object")
-    known = {"text", "ids", "tok_s", "ttft_s", "chunk", "load_s", "context", "fail_at", "error"}
+    known = {"text", "ids", "error", *_PACE}
     if unknown := set(entry) - known:
         raise ValueError(f"unknown fields {sorted(unknown)}; known are {sorted(known)}")
     if ("text" in entry) == ("ids" in entry):
         raise ValueError('it must have either "text" or "ids"')
-    ids = encode(_typed(entry, "text", str)) if "text" in entry else _typed(entry, "ids", list)
-    for name in ("load_s", "context"):
-        _positive(entry, name)
-    options: dict[str, Any] = {name: _positive(entry, name) for name in ("tok_s", "ttft_s", "chunk") if name in entry}
-    if "fail_at" in entry:
-        options["fail_at"] = int(entry["fail_at"])
+    ids = encode(_typed(entry, "text", str)) if "text" in entry else _ids(_typed(entry, "ids", list))
+    for name in _PACE:
+        if name in entry:
+            _check_number(entry, name)
+    options = {name: entry[name] for name in ("tok_s", "ttft_s", "chunk", "fail_at") if name in entry}
     if "error" in entry:
         options["error"] = _typed(entry, "error", str)
-    return Line(tuple(int(i) for i in ids), **options)
+    return Line(tuple(ids), **options)
 
 
 def _typed(entry: dict[str, Any], name: str, kind: type) -> Any:
@@ -104,18 +106,21 @@ def _typed(entry: dict[str, Any], name: str, kind: type) -> Any:
     return entry[name]
 
 
-def _positive(entry: dict[str, Any], name: str) -> float | int | None:
-    """The number of that name, checked; counts stay whole."""
-    if name not in entry:
-        return None
+def _ids(ids: list[Any]) -> list[int]:
+    for number in ids:
+        if type(number) is not int or not 0 <= number < VOCABULARY:
+            raise ValueError(f"ids has {number!r}, which is no id of the vocabulary")
+    return ids
+
+
+def _check_number(entry: dict[str, Any], name: str) -> None:
+    whole, least = name in ("chunk", "context", "fail_at"), 1 if name in ("chunk", "context") else 0
     value = entry[name]
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise ValueError(f"{name} is {value!r}, not a number of 0 or more")
-    if name in ("chunk", "context") and (value != int(value) or value < 1):
-        raise ValueError(f"{name} is {value!r}, not a whole number of 1 or more")
+    right = type(value) is int or (type(value) is float and not whole)
+    if not (right and least <= value < 1e9):
+        raise ValueError(f"{name} is {value!r}, not a {'whole ' * whole}number of {least} or more")
     if name == "tok_s" and value == 0:
         raise ValueError("tok_s is 0, so no token would ever come")
-    return int(value) if name in ("chunk", "context") else float(value)
 
 
 @dataclass(slots=True)

@@ -314,11 +314,20 @@ class Session:
             why = self._engine.load_failure
             self._end(answering, answering.failed("No model is loaded", why or "Choose a model and try again."))
             return
+        self._is_by(answering.conversation_id, model.info.name)
         self._ledger.watch(answering.conversation_id, answering.draft)
         self._end(
             answering,
             answering.make(model, self._emit, lambda messages: self._say_left_out(answering.conversation_id, messages)),
         )
+
+    def _is_by(self, conversation_id: str, model: str) -> None:
+        """The conversation remembers the model that answered last."""
+        with self._lock:
+            conversation = self._live[conversation_id]
+            if conversation.model != model:
+                self._live[conversation_id] = replace(conversation, model=model)
+                self._ledger.change(conversation_id, model=model)
 
     def _end(self, answering: Answering, outcome: Outcome) -> None:
         """Keeps the answer as it ended and tells. Only the first to call it for an answer does."""

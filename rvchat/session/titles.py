@@ -6,11 +6,14 @@ import threading
 
 from rvchat.session.model import Model
 from rvchat.session.prompting import Asked, ask, reader_for
+from rvchat.store.printable import printable
 from rvchat.types import Message, Request, Sampling
 
 EXCERPT = 600
 MAX_TOKENS = 32
 MAX_LENGTH = 80
+
+_ORNAMENTS = " \t*#_`\"'“”«»„."
 
 
 def ask_title(model: Model, question: str, answer: str, give_way: threading.Event) -> str:
@@ -37,6 +40,8 @@ def ask_title(model: Model, question: str, answer: str, give_way: threading.Even
 
 def cleaned(text: str) -> str:
     """The first line that says something, without the ornaments that models put around a title."""
-    line = next((stripped for raw in text.splitlines() if (stripped := raw.strip(" \t*#_`\"'“”«»„"))), "")
-    line = " ".join(line.removeprefix("Title:").removeprefix("title:").split()).strip("*\"'“” ").rstrip(".")
-    return line if len(line) <= MAX_LENGTH else ""
+    for line in printable(text).splitlines():
+        title = line.strip(_ORNAMENTS).removeprefix("Title:").strip(_ORNAMENTS)
+        if title:
+            return title if len(title) <= MAX_LENGTH else ""
+    return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from dataclasses import replace
 
 from rvchat.errors import BadInputError
@@ -31,17 +30,13 @@ def appended(conversation: Conversation, *messages: Message) -> Conversation:
         conversation,
         messages=(*conversation.messages, *messages),
         leaf_id=messages[-1].id,
-        changed=time.time(),
+        changed=max(conversation.changed, messages[-1].created),
     )
 
 
 def updated(conversation: Conversation, changed: Message) -> Conversation:
     """With the message of the same id replaced."""
-    return replace(
-        conversation,
-        messages=tuple(changed if m.id == changed.id else m for m in conversation.messages),
-        changed=time.time(),
-    )
+    return replace(conversation, messages=tuple(changed if m.id == changed.id else m for m in conversation.messages))
 
 
 def path_to(conversation: Conversation, message_id: str | None) -> tuple[Message, ...]:
@@ -68,5 +63,5 @@ def first_words(text: str) -> str:
     words = " ".join(printable(text).split())
     if len(words) <= TITLE_LENGTH:
         return words
-    cut = words[:TITLE_LENGTH]
-    return (cut.rsplit(" ", 1)[0] if " " in cut[TITLE_LENGTH // 2 :] else cut) + "…"
+    whole, _, _ = words[: TITLE_LENGTH + 1].rpartition(" ")
+    return (whole if len(whole) > TITLE_LENGTH // 2 else words[:TITLE_LENGTH]) + "…"

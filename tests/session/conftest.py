@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,6 +74,13 @@ class Puppet:
 
     def fail(self, error: Exception) -> None:
         self._lines.put(((), None, error))
+
+    def heard_out(self) -> None:
+        """Waits until everything it was told has been said."""
+        deadline = time.monotonic() + PATIENCE
+        while not self._lines.empty():
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
 
     def generate(self, request: Request) -> Iterator[TokenChunk]:
         self.on_request(request)
