@@ -39,7 +39,7 @@ def _messages(conversation: Conversation) -> Iterator[dict[str, Any]]:
             value["tool_calls"] = []
             for call in message.tool_calls:
                 name = printable(call.id) or f"call_{next(numbers)}"
-                function = {"name": printable(call.name), "arguments": printable(call.raw) or dumps(call.arguments)}
+                function = {"name": printable(call.name), "arguments": printable(call.raw or dumps(call.arguments))}
                 value["tool_calls"].append({"id": name, "type": "function", "function": function})
                 if call.result is None:
                     waiting.append(name)

@@ -97,7 +97,7 @@ def _content(message: Message) -> str:
 
 
 def _call(call: ToolCall) -> str:
-    arguments = html.escape(printable(call.raw) or dumps(call.arguments))
+    arguments = html.escape(printable(call.raw or dumps(call.arguments)))
     result = "" if call.result is None else f' result="{html.escape(dumps(printable(call.result)))}"'
     return (
         f'<details type="tool_calls" done="true" id="{html.escape(printable(call.id))}" '
