@@ -35,6 +35,12 @@ def full_tok(full: Path) -> Tokenizer:
     return Tokenizer.load(full)
 
 
+@pytest.fixture(scope="session")
+def any_tok() -> Tokenizer:
+    """The published vocabulary where it is at hand, else the small one."""
+    return Tokenizer.load(FULL if (FULL / "tokenizer.json").exists() else DATA)
+
+
 @pytest.fixture(scope="session", params=["committed", "full"])
 def case_set(request: pytest.FixtureRequest) -> tuple[Tokenizer, Callable[[str], Cases]]:
     """A tokenizer, and the cases by the name of their file."""

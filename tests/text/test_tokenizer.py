@@ -122,11 +122,12 @@ def test_ids_that_do_not_exist_stand_for_nothing(tok: Tokenizer) -> None:
     assert tok.decode([-1, tok.size, 1 << 40, *tok.encode("Hello")]) == "Hello"
 
 
-def test_cutting_a_long_text_changes_no_id(full_tok: Tokenizer, full: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (full / "template_cases.json").read_text()
-    cut = full_tok.encode(text)
-    monkeypatch.setattr("rvchat.text.vocabulary._PART", len(text))
-    assert full_tok.encode(text) == cut
+def test_cutting_a_long_text_changes_no_id(any_tok: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = Path(__file__).read_text() * 3 + "漢字 <b> > a\n\n  b" * 500
+    whole = any_tok.encode(text)
+    for size in (1, 7, 100):
+        monkeypatch.setattr("rvchat.text.vocabulary._PART", size)
+        assert any_tok.encode(text) == whole
 
 
 def test_a_part_is_encoded_once_until_it_is_forgotten(tok: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
