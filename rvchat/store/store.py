@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from rvchat.errors import StoreError
+from rvchat.errors import BadInputError, StoreError
 from rvchat.store import rows, schema, search
 from rvchat.store.files import connect, explained
 from rvchat.store.live import Writer, is_alive, leftovers
@@ -21,6 +21,7 @@ from rvchat.types import Conversation, Message
 
 KEEP_DELETED = 30 * 86400.0  # seconds that a deleted conversation can be brought back
 
+_LIST = "`rvchat history list` shows them"
 _CHANGEABLE = frozenset({"title", "pinned", "model", "system", "sampling", "max_new_tokens", "thinking"})
 
 
@@ -130,16 +131,16 @@ class Store:
             return search.search(self._db, text, limit)
 
     def resolve(self, beginning: str) -> str:
-        """The id of the conversation whose id begins so. StoreError: there is none, or more than one."""
+        """The id of the conversation whose id begins so. BadInputError: there is none, or more than one."""
         with self._reading():
             found = self._db.execute(
                 "SELECT id FROM conversation WHERE substr(id, 1, ?1) = ?2 ORDER BY id LIMIT 2",
                 (len(beginning), beginning),
             ).fetchall()
         if not found or not beginning:
-            raise _unknown(beginning)
+            raise BadInputError(f"There is no conversation {beginning}", _LIST)
         if len(found) > 1 and found[0][0] != beginning:
-            raise StoreError(f"Several conversations have an id that begins with {beginning}", "Give more of the id")
+            raise BadInputError(f"Several conversations have an id that begins with {beginning}", "Give more of the id")
         return str(found[0][0])
 
     # --- writing -----------------------------------------------------------------------------------------------
@@ -342,4 +343,4 @@ class Store:
 
 
 def _unknown(conversation_id: str) -> StoreError:
-    return StoreError(f"There is no conversation {conversation_id}", "`rvchat history list` shows them")
+    return StoreError(f"There is no conversation {conversation_id}", _LIST)

@@ -84,9 +84,9 @@ def test_show(three: Store, run: Run) -> None:
     code, out, _ = run("history", "show", "aab222", "--json")
     value = json.loads(out)
     assert value["messages"][1]["content"] == "\x1b[2JBecause."
-    with pytest.raises(StoreError, match="Several"):
+    with pytest.raises(BadInputError, match="Several"):
         run("history", "show", "aa")
-    with pytest.raises(StoreError, match="no conversation zzz"):
+    with pytest.raises(BadInputError, match="no conversation zzz"):
         run("history", "show", "zzz")
 
 

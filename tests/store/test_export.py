@@ -327,6 +327,13 @@ def test_code_is_coloured_and_stays_exactly_its_source(talk: Talk) -> None:
         )
 
 
+def test_deep_lists_lose_no_words(talk: Talk) -> None:
+    answer = "\n".join("  " * depth + f"- level{depth}" for depth in range(30))
+    assert [word for word in page(talk(answer=answer)).text.split() if "level" in word] == [
+        f"level{n}" for n in range(30)
+    ]
+
+
 def test_links_of_other_kinds_are_words(talk: Talk) -> None:
     answer = "[a](ftp://x/y) [b](tel:1) [c](//evil.example) [d](x.html) [e](mailto:a@b.example) [f](data:text/html,x) [g](HTTPS://q)"
     found = page(talk(answer=answer))

@@ -109,6 +109,16 @@ def test_what_is_read_is_what_is_kept(store: Store) -> None:
                 assert store.conversation(item.conversation.id) == item.conversation
 
 
+def test_two_files_of_the_same_name_are_two_conversations(store: Store, tmp_path: Path) -> None:
+    document = json.loads(files("lmstudio")[0].read_text(encoding="utf-8"))
+    paths = [tmp_path / name / "copy.conversation.json" for name in ("one", "two")]
+    for number, path in enumerate(paths):
+        path.parent.mkdir()
+        path.write_text(json.dumps(document | {"createdAt": 1762200000000 + number}))
+    assert import_files(store, paths).added == 2
+    assert import_files(store, paths[::-1]).present == 2
+
+
 def test_a_folder_stands_for_the_files_in_it(store: Store) -> None:
     report = import_files(store, [SAMPLES / "lmstudio"])
     assert report.added == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rvchat.errors import StoreError
+from rvchat.errors import BadInputError, StoreError
 from rvchat.store import Store
 from rvchat.types import Conversation, Message, Sampling, Stats
 
@@ -211,10 +211,10 @@ def test_an_id_is_found_by_how_it_begins(store: Store, talk: Talk) -> None:
         store.create(talk(name))
     assert store.resolve("abc") == "abc"
     assert store.resolve("ab") == "ab"
-    with pytest.raises(StoreError, match="Several"):
+    with pytest.raises(BadInputError, match="Several"):
         store.resolve("a")
     for unknown in ("", "x", "%", "a_"):
-        with pytest.raises(StoreError, match="no conversation"):
+        with pytest.raises(BadInputError, match="no conversation"):
             store.resolve(unknown)
 
 

@@ -98,7 +98,8 @@ def _folded(summary: str, text: str) -> str:
 
 def markup(text: str) -> str:
     """Markdown as HTML in which nothing of `text` is markup of its own."""
-    reader = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    # What is nested deeper than that is left out by the reader; its default of 20 is soon reached by lists in quotes.
+    reader = MarkdownIt("commonmark", {"html": False, "maxNesting": 100}).enable(["table", "strikethrough"])
     tokens = reader.parse(closed(text))
     for token in tokens:
         if token.type == "fence":

@@ -50,7 +50,8 @@ class Node:
 class Draft:
     """One conversation as found. `id` is the program's own, "" where it has none; `leaf` the message it was left at.
 
-    `same_by_content`: the id says nothing about which conversation it is, so what was said decides.
+    `key` tells it from all others of that program where the id alone does not; where neither does
+    (`same_by_content`), what was said decides.
     """
 
     program: str
@@ -67,6 +68,7 @@ class Draft:
     folder: str = ""
     forked_from: str = ""
     sampling: Sampling = field(default_factory=Sampling)
+    key: str = ""
     same_by_content: bool = False
 
     def branch(self) -> list[Node]:
@@ -117,8 +119,9 @@ class Draft:
 
     def _identity(self) -> uuid.UUID:
         """The same for the same conversation, whenever and from whichever file it is read."""
-        if self.id and not self.same_by_content:
-            return uuid.uuid5(_NAMESPACE, text_of(f"{self.program}:{self.id}"))
+        key = self.key or self.id
+        if key and not self.same_by_content:
+            return uuid.uuid5(_NAMESPACE, text_of(f"{self.program}:{key}"))
         said = [
             [node.role, node.text, node.reasoning, [[call.name, call.arguments, call.raw] for call in node.tool_calls]]
             for node in self.nodes

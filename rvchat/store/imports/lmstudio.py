@@ -52,9 +52,11 @@ def read(entry: Mapping[str, Any], name: str, folder: str) -> Draft:
                 below = node.id
                 model = made_by or model
         parent = below
+    id = name.removesuffix(".json").removesuffix(".conversation")
     return Draft(
         "lmstudio",
-        id=name.removesuffix(".json").removesuffix(".conversation"),
+        id=id,
+        key=f"{id}:{entry.get('createdAt')}",  # files can be renamed, and copied to the same name
         title=string(entry.get("name")),
         created=seconds(entry.get("createdAt"), 1000.0),
         changed=seconds(entry.get("userLastMessagedAt"), 1000.0),
