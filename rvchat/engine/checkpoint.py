@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from rvchat.engine.config import ModelConfig
 from rvchat.engine.gguf import GGUF, GGUFTensor
-from rvchat.engine.safetensors import StoredTensor, open_folder
+from rvchat.engine.safetensors import FLOATS, StoredTensor, open_folder
 from rvchat.engine.w4a16 import PackedTensor, check_scheme
 from rvchat.errors import ModelError
 
@@ -128,6 +128,8 @@ class HFCheckpoint:
         self.folder = folder
         self.packed = check_scheme(settings)
         self._tensors = open_folder(folder)
+        if not settings.get("tie_word_embeddings", True) and "lm_head.weight" in self._tensors:
+            raise ModelError(f"{folder} has an output head of its own; rvchat runs models whose head is the embedding")
         self._prefix = next((p for p in HF_PREFIXES if p + HF_MODEL["embed"] in self._tensors), None)
         if self._prefix is None:
             raise ModelError(f"{folder} has no tensor embed_tokens.weight under any known prefix")
@@ -139,6 +141,7 @@ class HFCheckpoint:
             return PackedTensor.of(name, self._tensors)
         if name not in self._tensors:
             raise ModelError(f"{self.folder} lacks the tensor {name}", "Fetch the model's files again.")
+        self._tensors[name].check(FLOATS)
         less_one = self.config.model_type == "gemma3" and field.endswith("norm")
         return PlainTensor(self._tensors[name], 1.0 if less_one else 0.0)
 
@@ -147,7 +150,7 @@ def read_json(path: Path) -> Mapping[str, Any]:
     """Raises ModelError for a file that is no JSON object."""
     try:
         value = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read as JSON: {error}", "Fetch the file again.") from None
     if not isinstance(value, dict):
         raise ModelError(f"{path} holds no JSON object", "Fetch the file again.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import mmap
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     "I8": np.dtype(np.int8),
     "U8": np.dtype(np.uint8),
 }
+FLOATS = ("F32", "F16", "BF16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,17 @@ class StoredTensor:
     dtype: str
     data: npt.NDArray[np.uint8]
 
-    def array(self) -> npt.NDArray[Any]:
-        """A view of the map. # shape"""
-        if self.dtype not in DTYPES:
+    def check(self, dtypes: Collection[str]) -> None:
+        """Raises ModelError for a tensor of another type: read as one of these it would be nonsense."""
+        if self.dtype not in dtypes:
             raise ModelError(
-                f"Tensor {self.name} is stored as {self.dtype}, which rvchat cannot read",
+                f"Tensor {self.name} is stored as {self.dtype}; rvchat needs {' or '.join(dtypes)} there",
                 "Use a checkpoint in bfloat16, float16 or float32, or a w4a16 one.",
             )
+
+    def array(self) -> npt.NDArray[Any]:
+        """A view of the map. # shape"""
+        self.check(DTYPES)
         return self.data.view(DTYPES[self.dtype]).reshape(self.shape)
 
 
@@ -94,7 +99,7 @@ def _files_of(index: Path) -> list[str]:
     try:
         weight_map = json.loads(index.read_text())["weight_map"]
         files = sorted(set(weight_map.values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(f"{index} is not an index of safetensors files: {error}", "Fetch the file again.") from None
     for name in files:
         if not isinstance(name, str) or Path(name).name != name:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rvchat.engine.safetensors import StoredTensor
+from rvchat.engine.safetensors import FLOATS, StoredTensor
 from rvchat.errors import ModelError
 
 GROUP = 32
@@ -24,10 +24,14 @@ def check_scheme(settings: Mapping[str, Any]) -> bool:
     scheme = settings.get("quantization_config")
     if not scheme:
         return False
+    if not isinstance(scheme, Mapping):
+        raise ModelError(f"config.json has a quantization_config that is no object: {scheme!r}")
     found: dict[str, Any] = {"quant_method": scheme.get("quant_method"), "format": scheme.get("format")}
     expected: dict[str, Any] = {"quant_method": "compressed-tensors", "format": "pack-quantized"}
-    for group in (scheme.get("config_groups") or {}).values():
-        weights = group.get("weights") or {}
+    groups = scheme.get("config_groups") or {}
+    for stated in groups.values() if isinstance(groups, Mapping) else [groups]:
+        group = stated if isinstance(stated, Mapping) else {}
+        weights = group["weights"] if isinstance(group.get("weights"), Mapping) else {}
         found |= {k: weights.get(k) for k in ("num_bits", "type", "symmetric", "strategy", "group_size")}
         found["activations"] = group.get("input_activations")
         expected |= {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": GROUP}
@@ -59,8 +63,16 @@ class PackedTensor:
         for part in ("_scale", "_shape"):
             if name + part not in tensors:
                 raise ModelError(f"The checkpoint lacks {name}{part} beside {name}_packed", "Fetch the files again.")
+        for part in ("_zero_point", "_g_idx"):
+            if name + part in tensors:
+                raise ModelError(f"The checkpoint has {name}{part}: rvchat reads symmetric groups in order only")
+        tensors[name + "_packed"].check(("I32",))
+        tensors[name + "_scale"].check(FLOATS)
+        tensors[name + "_shape"].check(("I64", "I32"))
         words, scales = tensors[name + "_packed"].array(), tensors[name + "_scale"].array()
-        shape = tuple(int(axis) for axis in tensors[name + "_shape"].array())
+        shape = tuple(tensors[name + "_shape"].array().reshape(-1).tolist())
+        if len(shape) != 2 or shape[1] % GROUP:
+            raise ModelError(f"{name}_shape is {shape}; it must be outputs and inputs, in groups of {GROUP}")
         expected = {"packed": (shape[0], shape[1] // PER_WORD), "scale": (shape[0], shape[1] // GROUP)}
         for part, found in (("packed", words.shape), ("scale", scales.shape)):
             if found != expected[part]:
