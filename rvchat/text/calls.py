@@ -12,10 +12,9 @@ import re
 from bisect import bisect_left
 from typing import Any
 
+from rvchat.text.control import QUOTE
+from rvchat.text.messages import MAX_DEPTH
 from rvchat.types import ToolCall
-
-QUOTE = '<|"|>'
-MAX_DEPTH = 64
 
 _BLANK = re.compile(r"\s*")
 _START = re.compile(r"\s*call:\s*([A-Za-z0-9_.:-]+)\s*(?=\{)")

@@ -41,6 +41,11 @@ def render(
     turn. `preserve_thinking` tells earlier thoughts again where they led to a tool call. `continue_final` leaves the
     last message, an answer, open at its very end, so that the model goes on in it; nothing is opened after it.
 
+    A message added at the end only appends ids to those of the same conversation without it, where neither opens the
+    model's turn. Three things are not told again and so change what came before: the empty thought in the prompt of a
+    large Gemma 4 that is not to think, as the published template leaves it out of the answer's turn; a thought, once
+    the user has spoken after it; and the end of the model's turn, where a second answer goes on in it.
+
     Raises BadInputError, which names the message, for what the format cannot express: an unknown role, arguments that
     are not a dictionary, a tool's name outside `[A-Za-z0-9_.:-]`, tools or media where the format has none.
     """

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rvchat.text import control
 from rvchat.text.messages import Messages, Part, Said, check, refuse
 from rvchat.text.prompt import Prompt, PromptWriter
 
-STOPS = ("<eos>", "<end_of_turn>")
+STOPS = (control.EOS, control.TURN_END_3)
 
 _ROLES = {"system": "user", "developer": "user", "user": "user", "assistant": "model"}
 
@@ -22,7 +23,7 @@ def render(messages: Messages, *, add_generation_prompt: bool = True, continue_f
     Raises BadInputError for what it cannot say: tools, media that are not images, an answer before any question.
     """
     out = PromptWriter()
-    out.control("<bos>")
+    out.control(control.BOS)
     turns = list(_turns(check(messages)))
     if turns and turns[0][0] == "model":
         raise refuse(turns[0][1][0].where, "Gemma 3's format cannot begin with an answer", "Begin with the user.")
@@ -30,17 +31,17 @@ def render(messages: Messages, *, add_generation_prompt: bool = True, continue_f
         raise refuse("messages[-1]", "only an answer can be continued")
     for index, (role, members) in enumerate(turns):
         is_open = continue_final and index == len(turns) - 1
-        out.control("<start_of_turn>")
+        out.control(control.TURN_3)
         out.text(f"{role}\n")
         for number, said in enumerate(members):
             if number:
                 out.text("\n\n")
             _content(out, said, is_open and number == len(members) - 1)
         if not is_open:
-            out.control("<end_of_turn>")
+            out.control(control.TURN_END_3)
             out.text("\n")
     if add_generation_prompt and not continue_final:
-        out.control("<start_of_turn>")
+        out.control(control.TURN_3)
         out.text("model\n")
     return out.prompt()
 
@@ -50,8 +51,8 @@ def _turns(messages: list[Said]) -> Iterator[tuple[str, list[Said]]]:
     for said in messages:
         if said.role == "tool" or said.calls or said.responses:
             raise refuse(said.where, "Gemma 3's format has no tools", "Continue it with a Gemma 4 model.")
-        if not said.parts and said.role != "assistant":
-            continue
+        if said.is_system and not any(part.text.strip() for part in said.parts):
+            continue  # it has no turn of its own to be empty in
         if _ROLES[said.role] != role:
             if members:
                 yield role, members
@@ -67,6 +68,6 @@ def _content(out: PromptWriter, said: Said, is_open: bool) -> None:
         if part.kind == "text":
             out.text(part.text.lstrip() if is_open else part.text.strip())
         elif part.kind == "image":
-            out.media("image", "<start_of_image>")
+            out.media("image", control.IMAGE_3)
         else:
             raise refuse(said.where, f"Gemma 3's format cannot hold {part.kind}")

@@ -13,13 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rvchat.text import control
 from rvchat.text.gemma4_values import ValueWriter
 from rvchat.text.messages import Call, Messages, Part, Said, check, refuse
 from rvchat.text.prompt import Prompt, PromptWriter
 
-STOPS = ("<eos>", "<turn|>", "<|tool_response>")
-
-_PLACEHOLDERS = {"image": "<|image|>", "audio": "<|audio|>", "video": "<|video|>"}
+STOPS = (control.EOS, control.TURN_END, control.RESPONSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class _Renderer:
         self.values = ValueWriter(self.out)
 
     def render(self, messages: list[Said]) -> Prompt:
-        self.out.control("<bos>")
+        self.out.control(control.BOS)
         rest = self._head(messages)
         last_user = max((index for index, said in enumerate(rest) if said.role == "user"), default=-1)
         steps = _steps(rest, last_user, self.options.preserve_thinking)
@@ -69,7 +68,7 @@ class _Renderer:
             return messages
         self._open("system")
         if self.options.thinking:
-            self.out.control("<|think|>")
+            self.out.control(control.THINK)
             self.out.text("\n")
         if system:
             for part in system.parts:
@@ -78,9 +77,9 @@ class _Renderer:
                 # A list of parts is told apart by a space after each, content that is text by nothing.
                 self.out.text(part.text.strip() + (" " if system.in_list else ""))
         for index, tool in enumerate(self.options.tools):
-            self.out.control("<|tool>")
+            self.out.control(control.TOOL)
             self.values.declaration(f"tools[{index}]", tool)
-            self.out.control("<tool|>")
+            self.out.control(control.TOOL_END)
         self._close()
         return messages[1:] if system else messages
 
@@ -93,13 +92,13 @@ class _Renderer:
         if step.thought:
             self._open_thought()
             self.out.text(f"{step.thought}\n")
-            self.out.control("<channel|>")
+            self.out.control(control.THOUGHT_END)
         for call in said.calls:
             self._call(call)
         answered = self._responses(step)
         has_content = self._content(said.parts, is_model)
         if said.calls and not answered:
-            self.out.control("<|tool_response>")
+            self.out.control(control.RESPONSE)
             return "called"
         goes_on = is_model and after == "assistant"
         waits = answered and not has_content and after is None
@@ -123,18 +122,18 @@ class _Renderer:
             if not text:
                 return self.out.prompt(opens_reasoning=True)
             self.out.text("\n")
-            self.out.control("<channel|>")
+            self.out.control(control.THOUGHT_END)
         elif before != "assistant":
             self._no_thought()
         self.out.text(text)
         return self.out.prompt()
 
     def _call(self, call: Call) -> None:
-        self.out.control("<|tool_call>")
+        self.out.control(control.CALL)
         self.out.text(f"call:{call.name}{{")
         self.values.entries(call.arguments)
         self.out.text("}")
-        self.out.control("<tool_call|>")
+        self.out.control(control.CALL_END)
 
     def _responses(self, step: _Step) -> bool:
         for response in step.said.responses:
@@ -148,11 +147,11 @@ class _Renderer:
         return bool(step.answers)
 
     def _response(self, name: str, value: Any) -> None:
-        self.out.control("<|tool_response>")
+        self.out.control(control.RESPONSE)
         self.out.text(f"response:{name}{{")
         self.values.entries(value if isinstance(value, Mapping) else {"value": value})
         self.out.text("}")
-        self.out.control("<tool_response|>")
+        self.out.control(control.RESPONSE_END)
 
     def _content(self, parts: tuple[Part, ...], is_model: bool) -> bool:
         has_content = False
@@ -169,24 +168,24 @@ class _Renderer:
     def _media(self, parts: tuple[Part, ...]) -> None:
         for part in parts:
             if part.kind != "text":
-                self.out.media(part.kind, _PLACEHOLDERS[part.kind])
+                self.out.media(part.kind, control.PLACEHOLDERS[part.kind])
 
     def _open(self, role: str) -> None:
-        self.out.control("<|turn>")
+        self.out.control(control.TURN)
         self.out.text(f"{role}\n")
 
     def _close(self) -> None:
-        self.out.control("<turn|>")
+        self.out.control(control.TURN_END)
         self.out.text("\n")
 
     def _open_thought(self) -> None:
-        self.out.control("<|channel>")
-        self.out.text("thought\n")
+        self.out.control(control.THOUGHT)
+        self.out.text(f"{control.THOUGHT_LABEL}\n")
 
     def _no_thought(self) -> None:
         if self.large and not self.options.thinking:
             self._open_thought()
-            self.out.control("<channel|>")
+            self.out.control(control.THOUGHT_END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,4 +229,4 @@ def _has_content(said: Said) -> bool:
 
 def _without_thoughts(text: str) -> str:
     """`text` without the thoughts that are written out in it; one that never closes takes the rest along."""
-    return "".join(part.partition("<|channel>")[0] for part in text.split("<channel|>"))
+    return "".join(part.partition(control.THOUGHT)[0] for part in text.split(control.THOUGHT_END))

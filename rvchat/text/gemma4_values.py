@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from rvchat.text.control import QUOTE
 from rvchat.text.messages import check_name, check_value, refuse
 from rvchat.text.prompt import PromptWriter
-
-QUOTE = '<|"|>'
 
 # In a schema of an object without `properties`, these keys are its own and any other is taken for a property.
 _OWN_KEYS = frozenset(("description", "type", "properties", "required", "nullable"))

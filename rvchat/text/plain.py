@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 
+from rvchat.text import control
 from rvchat.text.messages import Messages, Said, check, refuse
 from rvchat.text.prompt import Prompt, PromptWriter
 
-STOPS = ("<eos>", "<end_of_turn>", "<turn|>")
+STOPS = (control.EOS, control.TURN_END_3, control.TURN_END)
 
 _SPEAKERS = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant"}
 STOP_TEXTS = tuple(f"\n{name}:" for name in ("User", "Assistant", "System"))
@@ -28,7 +29,7 @@ def render(messages: Messages, *, add_generation_prompt: bool = True, continue_f
     Raises BadInputError for tools and media, which a transcript cannot hold.
     """
     out = PromptWriter()
-    out.control("<bos>")
+    out.control(control.BOS)
     said = [_check(message) for message in check(messages)]
     final = said.pop() if continue_final else None
     if final is not None and final.role != "assistant":

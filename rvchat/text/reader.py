@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from rvchat.text.calls import QUOTE, CallBody, MalformedCallError
+from rvchat.text import control
+from rvchat.text.calls import CallBody, MalformedCallError
 from rvchat.text.loops import LoopGuard, LoopWatch
 from rvchat.text.segments import AnswerText, ReasoningText
 from rvchat.text.tokenizer import Tokenizer
@@ -16,10 +17,8 @@ from rvchat.types import ToolCall
 
 Kind = Literal["answer", "reasoning", "tool_call"]
 
-_ENDS = frozenset(("<eos>", "<turn|>", "<|tool_response>", "<end_of_turn>"))
-_NEW_TURNS = frozenset(("<|turn>", "<start_of_turn>"))
-_THOUGHT, _THOUGHT_END = "<|channel>", "<channel|>"
-_CALL, _CALL_END = "<|tool_call>", "<tool_call|>"
+_ENDS = frozenset((control.EOS, control.TURN_END, control.RESPONSE, control.TURN_END_3))
+_NEW_TURNS = frozenset((control.TURN, control.TURN_3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,20 +169,20 @@ class OutputReader:
         elif name in _NEW_TURNS:
             self._end(name)
             self._errors.append("unexpected_turn")
-        elif name == _THOUGHT:
+        elif name == control.THOUGHT:
             self._close(thought_goes_on=True)
             self._reasoning.open()
-        elif name == _CALL:
+        elif name == control.CALL:
             self._close()
             self._call = CallBody()
-        elif name == _THOUGHT_END:
+        elif name == control.THOUGHT_END:
             if self._call is None:
                 self._show("reasoning", self._reasoning.close())
-        elif name == _CALL_END:
+        elif name == control.CALL_END:
             if self._call is not None:
                 self._read_call(self._call, whole=True)
         elif self._call is not None:
-            if name == QUOTE:
+            if name == control.QUOTE:
                 self._call.quote()
             else:
                 self._call.text(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_LABEL = "thought"
+from rvchat.text.control import THOUGHT_LABEL
 
 
 class Trimmed:
@@ -94,11 +94,11 @@ class ReasoningText:
         """What may be shown."""
         if self._label is not None:
             text = self._label + text
-            if _LABEL.startswith(text):
+            if THOUGHT_LABEL.startswith(text):
                 self._label = text
                 return ""
             self._label = None
-            text = text.removeprefix(f"{_LABEL}\n")
+            text = text.removeprefix(f"{THOUGHT_LABEL}\n")
         if text := self._thought.feed(text):
             text, self._between = self._between + text, ""
             self._shown.append(text)
@@ -108,7 +108,7 @@ class ReasoningText:
         """The thought ends; `cut_off` where its end was not seen, so that its label may have been cut off too."""
         label, self._label = self._label, None
         self.is_open = False
-        return "" if not label or label == _LABEL or cut_off else self.feed(label)
+        return "" if not label or label == THOUGHT_LABEL or cut_off else self.feed(label)
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rvchat.text.calls import QUOTE, CallBody, MalformedCallError
+from rvchat.text.calls import CallBody, MalformedCallError
+from rvchat.text.control import QUOTE
 from rvchat.text.gemma4_values import ValueWriter
 from rvchat.text.prompt import Control, PromptWriter
 

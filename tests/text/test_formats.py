@@ -88,6 +88,11 @@ def gemma3() -> Tokenizer:
             "<bos><start_of_turn>user\n<start_of_turn>model<end_of_turn>\n",
         ),
         ([], {}, "<bos><start_of_turn>model\n"),
+        (
+            [{"role": "system", "content": " "}, HI],
+            {"add_generation_prompt": False},
+            "<bos><start_of_turn>user\nHi!<end_of_turn>\n",
+        ),
     ],
 )
 def test_gemma_3(gemma3: Tokenizer, messages: Any, options: dict[str, Any], expected: str) -> None:

@@ -177,6 +177,9 @@ def test_a_control_token_that_is_missing_is_named(tok: Tokenizer) -> None:
 
 
 def test_importing_the_room_loads_neither_jax_nor_textual() -> None:
-    code = "import sys, rvchat.text; print([m for m in ('jax', 'textual', 'numpy') if m in sys.modules])"
+    code = (
+        "import sys, rvchat.text; a = [m for m in ('jax', 'textual', 'numpy') if m in sys.modules];"
+        "import rvchat.engine.gguf; print(a, [m for m in ('jax', 'textual') if m in sys.modules])"
+    )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
+    assert result.stdout.strip() == "[] []"
