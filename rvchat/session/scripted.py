@@ -66,7 +66,7 @@ class Script:
             raise BadInputError(f"the script {path} cannot be read: {error}") from error
         entries: list[dict[str, Any]] = []
         lines: list[Line] = []
-        for number, raw in enumerate(text.splitlines(), start=1):
+        for number, raw in enumerate(text.split("\n"), start=1):
             if not raw.strip():
                 continue
             try:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.session.conftest import PATIENCE, Stages, write_script
 
 from rvchat.config import Paths
 from rvchat.errors import BadInputError, CancelledError, EngineError
@@ -18,6 +17,7 @@ from rvchat.session.byte_tokenizer import CONTROL, FIRST_BYTE, byte_tokenizer
 from rvchat.session.scripted import Script, ScriptedEngine
 from rvchat.text import Tokenizer
 from rvchat.types import Request, TextDelta, TokenChunk
+from tests.session.conftest import PATIENCE, Stages, write_script
 
 TOKENIZER = byte_tokenizer()
 PUBLISHED = Path(__file__).parents[3] / "shared" / "text" / "tokenizer.json"
@@ -39,6 +39,13 @@ def asked(**more: Any) -> Request:
 def test_lines_are_played_in_order_and_the_last_is_repeated(tmp_path: Path) -> None:
     engine = engine_of(tmp_path, {"text": "one"}, {"ids": [FIRST_BYTE + ord("2")]})
     assert [said(list(engine.generate(asked()))) for _ in range(4)] == ["one", "2", "2", "2"]
+
+
+def test_a_line_of_the_script_ends_at_a_newline_alone(tmp_path: Path) -> None:
+    path = tmp_path / "script.jsonl"
+    path.write_text('{"text": "a\u2028b\x85c"}\r\n{"text": "d"}', encoding="utf-8")
+    engine = ScriptedEngine.load(Script.read(path, TOKENIZER.encode))
+    assert [said(list(engine.generate(asked()))) for _ in range(2)] == ["a\u2028b\x85c", "d"]
 
 
 def test_chunks_have_the_size_that_is_asked_for_and_the_last_says_why(tmp_path: Path) -> None:
@@ -71,10 +78,10 @@ def test_an_answer_ends_where_it_may_go_no_further(tmp_path: Path) -> None:
 
 def test_it_fails_where_the_script_says_so(tmp_path: Path) -> None:
     engine = engine_of(tmp_path, {"text": "abc", "fail_at": 2, "error": "The device is gone"}, {"text": "ok"})
-    chunks = []
+    playing = engine.generate(asked())
+    chunks = [next(playing), next(playing)]
     with pytest.raises(EngineError, match="The device is gone"):
-        for chunk in engine.generate(asked()):
-            chunks.append(chunk)  # noqa: PERF402 - what came before the error counts
+        next(playing)
     assert (said(chunks), chunks[-1].finish) == ("ab", None)
     assert said(list(engine.generate(asked()))) == "ok"
 
