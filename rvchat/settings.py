@@ -153,6 +153,17 @@ class _Reading:
         return texts
 
 
+def for_new_conversations(changes: Mapping[str, Any]) -> dict[str | tuple[str, ...], Any]:
+    """What to `write` so that new conversations begin with `changes`: system, sampling, max_new_tokens, thinking."""
+    values: dict[str | tuple[str, ...], Any] = {}
+    for name, value in changes.items():
+        if isinstance(value, Sampling):
+            values.update({f"conversation.{field}": getattr(value, field) for field in _SAMPLING})
+        else:
+            values[f"conversation.{name}"] = value if value != "" else None
+    return values
+
+
 def write(path: Path, changes: Mapping[str | tuple[str, ...], Any]) -> None:
     """Sets the values in `changes`, named like "theme", "conversation.temperature" or ("personas", "Name"); None takes
     a setting out. All other lines of the file stay as they are. The file is replaced in one step.

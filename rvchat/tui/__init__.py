@@ -30,10 +30,18 @@ class Options:
 
 def run(options: Options) -> int:
     """Shows the application until the user leaves it; returns the exit code."""
-    from rvchat.tui.app import RvchatApp  # Textual is imported when it is needed
+    from rvchat.tui import crash  # Textual is imported when it is needed
+    from rvchat.tui.app import RvchatApp
     from rvchat.tui.driver import open_terminal, terminal_driver
 
     with open_terminal(options.terminal) as terminal:
         app = RvchatApp(options, driver_class=terminal_driver(terminal))
-        app.run()
+        try:
+            app.run()
+        finally:
+            if app.session is not None:
+                app.session.close()  # once more does nothing; needed after an error of the application
+        if app.failed:
+            print(crash.words(app.report), file=terminal)
+            return 1
         return app.return_code or 0

@@ -3,25 +3,65 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+import signal
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual.app import App
+from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
 from textual.driver import Driver
+from textual.screen import Screen
 
+from rvchat import settings
 from rvchat.errors import RvchatError
-from rvchat.tui import Options
+from rvchat.tui import Options, crash
+from rvchat.tui.actions import Actions
 from rvchat.tui.bridge import Bridge
 from rvchat.tui.screens.chat import ChatScreen
+from rvchat.tui.themes import THEMES, fitting
 from rvchat.types import Event
 
 if TYPE_CHECKING:
-    from rvchat.session.session import Session
+    from rvchat.session import Session
+    from rvchat.session.model import LoadProgress, Model
     from rvchat.store import Store
 
 log = logging.getLogger(__name__)
+
+
+class Conversations(Provider):
+    """Conversations in the palette, by their names."""
+
+    async def discover(self) -> Hits:
+        for name, conversation_id in await self._named():
+            yield DiscoveryHit(Content(name), self._open(conversation_id), help="Open this conversation")
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for name, conversation_id in await self._named():
+            if (score := matcher.match(name)) > 0:
+                # The name is text: as a plain string it would be read as markup.
+                yield Hit(score, Content(name), self._open(conversation_id), text=name, help="Open this conversation")
+
+    async def _named(self) -> list[tuple[str, str]]:
+        app = self.app
+        if not isinstance(app, RvchatApp) or app.store is None:
+            return []
+        return [(summary.name, summary.id) for summary in await asyncio.to_thread(app.store.list)]
+
+    def _open(self, conversation_id: str) -> Callable[[], None]:
+        app = self.app
+        assert isinstance(app, RvchatApp)
+
+        def run() -> None:
+            app.call_later(app.chat.open, conversation_id)
+
+        return run
 
 
 class RvchatApp(App[None]):
@@ -29,48 +69,85 @@ class RvchatApp(App[None]):
 
     TITLE = "rvchat"
     CSS_PATH = "rvchat.tcss"
-    ENABLE_COMMAND_PALETTE = True
+    COMMANDS = App.COMMANDS | {Conversations}
+    COMMAND_PALETTE_BINDING = "ctrl+p"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+q,ctrl+c", "quit", "Quit", id="app.quit", priority=True),
+        Binding("ctrl+q,ctrl+c", "quit", "Leave", id="app.quit", priority=True),
+        Binding("f1", "help", "Help", id="app.help", priority=True),
+        Binding("ctrl+o", "models", "Models", id="app.models", priority=True),
+        Binding("ctrl+s", "settings", "Settings of the conversation", id="app.settings"),
+        Binding("ctrl+g", "editor", "Write in your editor", id="app.editor", priority=True),
+        Binding("ctrl+z", "suspend_process", "To the shell; fg comes back", id="app.suspend", priority=True),
     ]
 
-    def __init__(self, options: Options, *, driver_class: Callable[..., Driver] | None = None) -> None:
-        super().__init__(driver_class=driver_class)  # type: ignore[arg-type]
+    def __init__(self, options: Options, *, driver_class: type[Driver] | None = None) -> None:
+        super().__init__(driver_class=driver_class)
         self.options = options
+        self.settings = settings.read(options.paths.config)
         self.session: Session | None = None
         self.store: Store | None = None
         self.bridge = Bridge(self._deliver)
-        self.chat = ChatScreen(self.bridge.shown, options.paths.data)
+        self.chat = ChatScreen(self.bridge.shown, self._count, options.paths.data)
+        self.actions = Actions(self)
+        self.tokenizer: Any = None  # of the model that is loaded
+        self.failed = False  # whether it ended by an error of its own, of which `report` is the file, if any
+        self.report: str | None = None
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.theme = fitting(self.settings.theme, set(self.available_themes), self.console.color_system)
+        self.set_keymap(dict(self.settings.keys))
+
+    @property
+    def terminal(self) -> int:
+        """The file descriptor that the screen is on."""
+        return 2 if self.options.terminal is None else self.options.terminal
+
+    # --- start and end -------------------------------------------------------------------------------------
 
     def on_mount(self) -> None:
         self.bridge.attach()
+        self.chat.commands = self.actions.commands
         self.push_screen(self.chat)
-        self.call_after_refresh(lambda: self.run_worker(self._start(), exit_on_error=False))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not on the main thread
+                loop.add_signal_handler(number, lambda: self.call_later(self.action_quit))
+        self.call_after_refresh(lambda: self.run_worker(self._start()))
 
     async def _start(self) -> None:
         """What is not needed to draw the first screen."""
-        try:
-            store, session = await asyncio.to_thread(self._open)
-        except RvchatError as error:
-            self.chat.tell(str(error), bad=True)
-            return
+        first = not self.options.paths.database.exists()
+        self.chat.prompt.use_keys(self.settings.keys)
+        store, session = await asyncio.to_thread(self._open)
         self.store, self.session = store, session
-        await self.chat.begin(session, store, self.options.conversation)
-        if self.options.model is not None:
-            session.load(self.options.model)
-        else:
-            self.chat.tell(self.options.missing or "No model. Start rvchat with -m and the path of one.", bad=True)
+        model = self.options.model
+        await self.chat.begin(session, store, self.options.conversation, defaults=self.settings)
+        self.chat.welcome.show(first=first, missing="" if model is not None else self.options.missing)
+        for problem in (*self.settings.problems, *([store.problem] if store.problem else [])):
+            self.chat.tell(problem, bad=True)
+        if model is not None:
+            session.load(model)
 
     def _open(self) -> tuple[Store, Session]:
-        from rvchat.session.session import Session
+        from rvchat.session import Session
         from rvchat.store import Store
 
         store = Store.open_or_memory(self.options.paths.database)
         store.recover()
-        return store, Session(store=store, open_model=self.options.open_model, on_event=self.bridge.put)
+        store.purge()
+        return store, Session(store=store, open_model=self._open_model, on_event=self.bridge.put)
 
-    def _deliver(self, events: list[Event]) -> None:
-        self.chat.take(events)
+    def _open_model(self, name: str, progress: LoadProgress) -> Model:
+        """On the engine's thread."""
+        self.tokenizer = None
+        model = self.options.open_model(name, progress)
+        self.tokenizer = model.tokenizer
+        return model
+
+    def _count(self, text: str) -> int | None:
+        """How many tokens a text is to the model that is loaded; None while there is none. Any thread."""
+        tokenizer = self.tokenizer
+        return len(tokenizer.encode(text)) if tokenizer is not None else None
 
     async def action_quit(self) -> None:
         """Leaves at once: an answer that is being made is kept as far as it is."""
@@ -78,3 +155,59 @@ class RvchatApp(App[None]):
         if self.session is not None:
             await asyncio.to_thread(self.session.close)
         self.exit()
+
+    def _fatal_error(self) -> None:
+        """An error of the application itself. Textual would print a screenful of it over the terminal."""
+        error = sys.exc_info()[1] or self._exception
+        self.failed = True
+        self.report = crash.report(error, self.options.paths.logs)
+        self._close_messages_no_wait()
+
+    # --- events --------------------------------------------------------------------------------------------
+
+    def _deliver(self, events: list[Event]) -> None:
+        self.chat.take(events)
+
+    # --- settings ------------------------------------------------------------------------------------------
+
+    def save_settings(self, changes: Mapping[str | tuple[str, ...], Any]) -> None:
+        """Writes changes to config.toml and goes on with what then stands there."""
+        try:
+            settings.write(self.options.paths.config, changes)
+        except RvchatError as error:
+            self.chat.tell(str(error), bad=True)
+            return
+        self.settings = settings.read(self.options.paths.config)
+        self.chat.defaults = self.settings
+        self.chat.tell(f"Saved in {self.options.paths.config}.")
+
+    # --- actions -------------------------------------------------------------------------------------------
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        for command in self.actions.commands:
+            if not command.needs:
+                yield SystemCommand(command.help, f"/{command.name}", lambda run=command.run: run(""))
+        for name in sorted(self.available_themes):
+            yield SystemCommand(f"Theme: {name}", "Change the colours", lambda name=name: self.set_theme(name))
+        for name in self.actions.models():
+            yield SystemCommand(f"Model: {name}", "Load it", lambda name=name: self.actions.model(name))
+
+    def set_theme(self, name: str) -> None:
+        self.theme = name
+        self.save_settings({"theme": name})
+
+    def action_help(self) -> None:
+        if self.screen is self.chat:
+            self.actions.help()
+
+    def action_models(self) -> None:
+        if self.screen is self.chat:
+            self.actions.model()
+
+    def action_settings(self) -> None:
+        if self.screen is self.chat:
+            self.actions.settings()
+
+    def action_editor(self) -> None:
+        if self.screen is self.chat:
+            self.actions.edit()

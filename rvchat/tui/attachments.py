@@ -33,7 +33,7 @@ class Attached:
         longest = max((len(run) for run in re.findall(r"`+", self.text)), default=0)
         fence = "`" * max(3, longest + 1)
         newline = "" if self.text.endswith("\n") or not self.text else "\n"
-        return f"{self.path.name}:\n\n{fence}{self.path.suffix[1:]}\n{self.text}{newline}{fence}"
+        return f"\n\n{self.path.name}:\n\n{fence}{self.path.suffix[1:]}\n{self.text}{newline}{fence}\n\n"
 
 
 def attach(path: Path) -> Attached:
@@ -54,6 +54,16 @@ def attach(path: Path) -> Attached:
     if "\0" in text:
         raise BadInputError(f"{path} is not a text file", "Only text in UTF-8 can be attached.")
     return Attached(path, printable(text), size)
+
+
+def with_mentioned(text: str) -> str:
+    """`text` with the files that it mentions put in. Raises BadInputError where one cannot be."""
+    parts: list[str] = []
+    at = 0
+    for start, end, path in mentions(text):
+        parts += [text[at:start], attach(path).as_message()]
+        at = end
+    return "".join([*parts, text[at:]])
 
 
 def size_of(count: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rvchat.tui.attachments import completions
@@ -13,14 +13,13 @@ from rvchat.tui.widgets.prompt import Suggestions
 @dataclass(frozen=True, slots=True)
 class Command:
     """`run` gets what stands behind the name, stripped. `needs` says what that is, empty where nothing is needed;
-    `choices` are values it may have. `keys` names the binding that does the same."""
+    `choices` are values it may have."""
 
     name: str
     help: str
     run: Callable[[str], None]
     needs: str = ""
     choices: Callable[[], list[str]] | None = None
-    keys: str = ""
 
 
 class Commands:
@@ -29,7 +28,7 @@ class Commands:
     def __init__(self, commands: list[Command]) -> None:
         self._commands = {command.name: command for command in commands}
 
-    def __iter__(self) -> object:
+    def __iter__(self) -> Iterator[Command]:
         return iter(self._commands.values())
 
     @staticmethod

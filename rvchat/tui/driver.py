@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from io import TextIOWrapper
 from typing import Any
 
@@ -14,7 +13,7 @@ from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 
 
-def terminal_driver(terminal: TextIOWrapper) -> Callable[..., Driver]:
+def terminal_driver(terminal: TextIOWrapper) -> type[Driver]:
     """A driver class for Textual that draws on `terminal` and reads keys from standard input."""
 
     class TerminalDriver(LinuxDriver):

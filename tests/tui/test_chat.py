@@ -96,7 +96,7 @@ async def test_a_path_that_is_no_model_is_one_line_on_the_screen(opened: Any, tm
 
 async def test_without_a_model_the_screen_says_what_to_do(opened: Any) -> None:
     async with opened(missing="No model was found. Name one with -m.") as chat:
-        await chat.until(lambda: "Name one with -m" in chat.notice)
+        await chat.sees("Name one with -m.")
 
 
 async def test_question_that_is_refused_comes_back_into_the_input(opened: Any) -> None:

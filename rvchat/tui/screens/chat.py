@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,10 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from rvchat.errors import RvchatError
+from rvchat.settings import Settings
 from rvchat.store.printable import one_line, printable
 from rvchat.tui import clipboard
+from rvchat.tui.attachments import attach, size_of, with_mentioned
 from rvchat.tui.commands import Commands
 from rvchat.tui.live import LiveAnswers
 from rvchat.tui.screens.list_acts import ListActs
@@ -31,6 +34,7 @@ from rvchat.tui.widgets.prose import Prose
 from rvchat.tui.widgets.sidebar import Sidebar
 from rvchat.tui.widgets.status import StatusLine
 from rvchat.tui.widgets.transcript import Transcript
+from rvchat.tui.widgets.welcome import Welcome
 from rvchat.types import (
     Conversation,
     Event,
@@ -50,15 +54,18 @@ if TYPE_CHECKING:
     from rvchat.session.session import Session
     from rvchat.store import Store
 
-NARROW = 76
-"""Below so many columns the list of conversations is hidden until asked for, and then takes the whole width."""
+ROOMY = 100
+"""From so many columns on the list of conversations is there without being asked for."""
+
+NARROW = 60
+"""Below so many columns it takes the whole width."""
 
 
 class ChatScreen(Screen[None]):
     """Turns events into what is seen, and keys into what the session is asked to do.
 
-    `on_shown` hears how many seconds showing a batch of events took; copies that the clipboard may not take are kept in
-    `folder`.
+    `on_shown` hears how many seconds showing a batch of events took, `count` how many tokens a text is, and copies
+    that the clipboard may not take are kept in `folder`.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -76,11 +83,13 @@ class ChatScreen(Screen[None]):
         Binding("pagedown", "page(1)", "Page down", id="chat.page_down", show=False),
     ]
 
-    def __init__(self, on_shown: Callable[[float], None], folder: Path) -> None:
+    def __init__(self, on_shown: Callable[[float], None], count: Callable[[str], int | None], folder: Path) -> None:
         super().__init__()
+        self._count = count
         self.session: Session | None = None
         self.store: Store | None = None
         self.commands = Commands([])
+        self.defaults = Settings()
         self.messages = MessageActs(self, self)
         self.list = ListActs(self, self)
         self._on_shown = on_shown
@@ -90,13 +99,14 @@ class ChatScreen(Screen[None]):
         self._shown = ""  # id of the conversation on the screen
         self._drafts: dict[str, str] = {}
         self._refreshing = self._refresh_again = False
-        self._sidebar_wanted = True
+        self._sidebar_wanted = self._roomy = False
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="all"):
             yield Sidebar(id="sidebar")
             with Vertical(id="main"):
                 yield Static("", id="title", markup=False)
+                yield Welcome(id="welcome")
                 yield Transcript(id="transcript")
                 yield Static("↓ more below · Ctrl+End follows", id="below", markup=False)
                 yield Static("", id="notice", markup=False)
@@ -115,10 +125,10 @@ class ChatScreen(Screen[None]):
         self.state = self._state
 
     def on_resize(self, event: events.Resize) -> None:
-        narrow = event.size.width < NARROW
-        if narrow != self.has_class("-narrow"):
-            self.set_class(narrow, "-narrow")
-            self._sidebar_wanted = not narrow
+        roomy = event.size.width >= ROOMY
+        if roomy != self._roomy:
+            self._sidebar_wanted = self._roomy = roomy
+        self.set_class(event.size.width < NARROW, "-narrow")
         self.set_class(event.size.height < 16, "-low")
         self._lay_out()
 
@@ -137,6 +147,10 @@ class ChatScreen(Screen[None]):
         return self.query_one(Prompt)
 
     @property
+    def welcome(self) -> Welcome:
+        return self.query_one(Welcome)
+
+    @property
     def sidebar(self) -> Sidebar:
         return self.query_one(Sidebar)
 
@@ -148,6 +162,7 @@ class ChatScreen(Screen[None]):
     def state(self, state: State) -> None:
         self._state = state
         self.query_one(StatusLine).state = state
+        self.welcome.show(state=state)
 
     def tell(self, text: str, *, bad: bool = False) -> None:
         """Shows a line or two above the input until the next thing happens."""
@@ -161,9 +176,10 @@ class ChatScreen(Screen[None]):
 
     # --- the session ---------------------------------------------------------------------------------------
 
-    async def begin(self, session: Session, store: Store, conversation: str | None) -> None:
-        """The session is there; `conversation` is to be opened, or a new one."""
-        self.session, self.store = session, store
+    async def begin(self, session: Session, store: Store, conversation: str | None, *, defaults: Settings) -> None:
+        """The session is there; `conversation` is to be opened, or a new one with `defaults`."""
+        self.session, self.store, self.defaults = session, store, defaults
+        self._use_defaults()
         self.sidebar.begin(store)
         if conversation:
             try:
@@ -173,6 +189,17 @@ class ChatScreen(Screen[None]):
         if self.state.activity == "starting":
             self.state = replace(self.state, activity="no model")
         await self.refresh_conversation(fresh=True)
+
+    def _use_defaults(self) -> None:
+        """What a new conversation begins with."""
+        wanted = self.defaults
+        if self.session is not None and not self.session.conversation.messages:
+            self.session.change(
+                system=wanted.system,
+                sampling=wanted.sampling,
+                max_new_tokens=wanted.max_new_tokens,
+                thinking=wanted.thinking,
+            )
 
     async def open(self, conversation_id: str) -> bool:
         """Opens a conversation of the store."""
@@ -198,6 +225,8 @@ class ChatScreen(Screen[None]):
         title = one_line(conversation.title, 200) or "New conversation"
         self.query_one("#title", Static).update(Content(title))
         branch = [self._live.now(message) for message in conversation.branch()]
+        self.welcome.display = not branch
+        self.transcript.display = bool(branch)
         await self.transcript.show(branch, lambda i: _sibling(conversation, i), fresh=fresh)
         for message in branch:
             view = self.transcript.view(message.id) if message.id in self._live else None
@@ -290,13 +319,38 @@ class ChatScreen(Screen[None]):
 
     @on(Prompt.Sent)
     def send(self, event: Prompt.Sent) -> None:
-        text, editing = event.text, event.editing
-        if editing is None and Commands.is_command(text):
-            self._command(text)
-        elif editing is None and not self.ask(lambda session: session.send(text)):
+        editing = event.editing
+        if editing is None and Commands.is_command(event.text):
+            self._command(event.text)
+            return
+        try:
+            text = with_mentioned(event.text)
+        except RvchatError as error:
+            self.tell(str(error), bad=True)
+            self.prompt.give_back(event.raw)
+            return
+        if editing is None and not self.ask(lambda session: session.send(text)):
             self.prompt.give_back(event.raw)
         elif editing is not None and not self.ask(lambda session: session.edit(editing, text)):
             self.prompt.edit_message(editing, event.raw)
+
+    @on(Prompt.Named)
+    async def attach(self, event: Prompt.Named) -> None:
+        """A file that was chosen in the input becomes a mark that says how much it is."""
+
+        async def work() -> None:
+            try:
+                attached = await asyncio.to_thread(attach, Path(event.mention[1:]).expanduser())
+            except RvchatError as error:
+                self.tell(str(error), bad=True)
+                return
+            about = f"{attached.path.name}, {size_of(attached.size)}"
+            count = await asyncio.to_thread(self._count, attached.text)
+            if count is not None:
+                about += f", {count:,} tokens"
+            self.prompt.attach(event.mention, about, attached.as_message())
+
+        self.run_worker(work())
 
     def _suggest(self, before: str) -> Suggestions | None:
         return self.commands.suggest(before)
@@ -382,6 +436,7 @@ class ChatScreen(Screen[None]):
     async def action_new(self) -> None:
         if self.session is not None:
             self.session.new()
+            self._use_defaults()
             await self.refresh_conversation()
             self.tell("")
             self.prompt.focus()

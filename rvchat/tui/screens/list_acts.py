@@ -22,6 +22,7 @@ class Listing(Protocol):
 
     def tell(self, text: str, *, bad: bool = False) -> None: ...
     def reload_list(self) -> None: ...
+    async def action_new(self) -> None: ...
     async def refresh_conversation(self, *, fresh: bool = False) -> None: ...
 
 
@@ -56,10 +57,9 @@ class ListActs:
             case "delete":
                 name = store.summary(conversation_id).name
                 if conversation_id == session.conversation.id:
-                    session.new()
+                    await self._chat.action_new()
                 store.delete(conversation_id)
                 self._deleted.append(conversation_id)
-                await self._chat.refresh_conversation()
                 self._chat.tell(f"Deleted “{name}”. u in the list, or /undo, brings it back.")
 
     def rename(self, conversation_id: str) -> None:

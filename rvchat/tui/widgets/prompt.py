@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -72,6 +72,13 @@ class Prompt(TextArea):
             super().__init__()
             self.text, self.raw, self.editing = text, raw, editing
 
+    class Named(Message):
+        """A file was named by completion: `mention` is the text that stands for it."""
+
+        def __init__(self, mention: str) -> None:
+            super().__init__()
+            self.mention = mention
+
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(
             id=id,
@@ -84,6 +91,7 @@ class Prompt(TextArea):
         self.snippets = Snippets()
         self.suggest: Callable[[str], Suggestions | None] = lambda _: None
         self.popup: ListOf | None = None
+        self._keys = self._bindings
         self.editing: str | None = None
         self._suggestions: Suggestions | None = None
         self._offered_for = ""  # the text before the cursor that the suggestions are for
@@ -91,6 +99,11 @@ class Prompt(TextArea):
         self._back = 0  # how far back in the history the shown text is; 0 is what is being written
         self._draft = ""
         self._before_edit = ""
+
+    def use_keys(self, keymap: Mapping[str, str]) -> None:
+        """Takes the user's own keys, by the names of the bindings."""
+        self._keys = self._bindings.copy()
+        self._keys.apply_keymap(dict(keymap))
 
     # --- text ----------------------------------------------------------------------------------------------
 
@@ -146,7 +159,7 @@ class Prompt(TextArea):
     async def _on_key(self, event: events.Key) -> None:
         """Acts on this widget's own keys here and now. Left to Textual they would go up to the application first, and
         keys typed after them in the same moment would be taken before them."""
-        action = next((b.action for b in self._bindings.key_to_bindings.get(event.key, ())), None)
+        action = next((b.action for b in self._keys.key_to_bindings.get(event.key, ())), None)
         if event.key == "escape" and self.close_popup():
             event.stop()
             event.prevent_default()
@@ -238,7 +251,16 @@ class Prompt(TextArea):
         self.close_popup()
         self.replace(key if final or key.endswith("/") else f"{key} ", (row, start), (row, column))
         self.move_cursor((row, start + len(key) + (not final and not key.endswith("/"))))
+        if key.startswith("@") and not key.endswith("/"):
+            self.post_message(self.Named(key))
         return final
+
+    def attach(self, mention: str, about: str, text: str) -> None:
+        """Puts a mark for the text of a file where it is mentioned; nothing where it no longer is."""
+        for row, line in enumerate(self.text.split("\n")):
+            if (column := line.find(mention)) >= 0:
+                self.replace(self.snippets.file(about, text), (row, column), (row, column + len(mention)))
+                return
 
     def _accept(self) -> bool:
         key = self.popup.key if self.popup is not None else None

@@ -161,6 +161,9 @@ class Sidebar(Vertical):
         field.focus()
         field.action_select_all()
 
+    def search_for(self, words: str) -> None:
+        self.query_one(Input).value = words
+
     def clear_search(self) -> bool:
         """Ends a search. False where there was none."""
         field = self.query_one(Input)

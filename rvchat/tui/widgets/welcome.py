@@ -1,0 +1,70 @@
+"""What an empty conversation shows: what this is, and what to do next."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from rvchat.tui.state import State, label
+
+
+class Welcome(VerticalScroll, can_focus=False):
+    """`first` explains everything once, to someone who has never been here."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._first = False
+        self._state = State()
+        self._missing = ""
+
+    def compose(self) -> ComposeResult:
+        yield Static("", markup=False)
+
+    def show(self, *, first: bool | None = None, state: State | None = None, missing: str | None = None) -> None:
+        """Changes what it is about. `missing`: why there is no model and what to do, empty where there is one."""
+        self._first = self._first if first is None else first
+        self._state = self._state if state is None else state
+        self._missing = self._missing if missing is None else missing
+        if self.is_mounted:
+            self.query_one(Static).update(self.content())
+
+    def on_mount(self) -> None:
+        self.show()
+
+    def content(self) -> Content:
+        parts = [Content.styled("rvchat", "bold $text-primary"), self._next_step()]
+        if self._first:
+            parts.append(
+                Content(
+                    "A chat with a model that runs here, in this terminal. Nothing you write leaves this machine; "
+                    "conversations are kept in its data folder."
+                )
+            )
+        keys = [
+            ("Enter", "sends; Ctrl+J begins a new line"),
+            ("Esc", "stops an answer or the loading of a model"),
+            ("Ctrl+R", "makes another answer, Alt+Left shows the one before"),
+            ("Shift+Up", "goes to the messages: copy, edit, retry, go on"),
+            ("Ctrl+B", "shows the conversations, Ctrl+F searches them"),
+            ("/", "lists commands; F1 helps, Ctrl+P finds, Ctrl+Q leaves"),
+        ]
+        lines = [Content.styled(f"{key:<10}", "$text-accent") + about for key, about in keys]
+        parts.append(Content("\n").join(lines if self._first else lines[-1:]))
+        return Content("\n\n").join(parts)
+
+    def _next_step(self) -> Content:
+        state = self._state
+        if state.model is not None:
+            words = f"{label(state.model.name, 40)} is ready. Write something below."
+            if not state.model.chats:
+                words += " It is a pretrained model: it continues a transcript rather than answering."
+            return Content(words)
+        if state.loading or state.activity == "starting":
+            return Content(
+                "The model is being loaded. You can write meanwhile; it is answered as soon as that is done."
+            )
+        if self._missing:
+            return Content.styled(self._missing, "$text-warning") + " /model names one from here."
+        return Content.styled("There is no model.", "$text-warning") + " /model shows what is on this machine."

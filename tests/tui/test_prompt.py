@@ -1,0 +1,251 @@
+"""The input: letters, pastes, history, commands, files, the user's editor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.events import Paste
+
+from rvchat.errors import BadInputError
+from rvchat.tui import attachments, editor
+from rvchat.tui.commands import Command, Commands
+from rvchat.tui.widgets.snippets import Snippets
+
+
+async def paste(chat: Any, text: str) -> None:
+    chat.app.post_message(Paste(text))
+    await chat.pilot.pause()
+
+
+async def test_backspace_takes_whole_letters(opened: Any) -> None:
+    async with opened({"text": "x"}) as chat:
+        prompt = chat.screen.prompt
+        prompt.text = "你好👩‍💻 e\u0301"
+        prompt.move_cursor(prompt.document.end)
+        left = []
+        for _ in range(5):
+            await chat.press("backspace")
+            left.append(prompt.text)
+        assert left == ["你好👩‍💻 ", "你好👩‍💻", "你好", "你", ""]
+
+
+async def test_cursor_steps_over_whole_letters(opened: Any) -> None:
+    async with opened({"text": "x"}) as chat:
+        prompt = chat.screen.prompt
+        prompt.text = "a👩‍💻b"
+        prompt.move_cursor((0, 0))
+        columns = []
+        for _ in range(3):
+            await chat.press("right")
+            columns.append(prompt.cursor_location[1])
+        assert columns == [1, 4, 5]
+        await chat.press("left", "left")
+        assert prompt.cursor_location == (0, 1)
+
+
+async def test_wide_letters_keep_the_frame_where_it_is_wherever_the_cursor_stands(opened: Any) -> None:
+    async with opened({"text": "你好👩‍💻 é"}, size=(40, 12)) as chat:
+        await chat.ask("你好👩‍💻 é")
+        chat.screen.prompt.text = "你好👩‍💻 é"
+        for column in range(8):
+            chat.screen.prompt.move_cursor((0, column))
+            await chat.pilot.pause()
+            for strip in chat.app.screen._compositor.render_strips():
+                assert strip.cell_length == 40
+            row = next(s for s in chat.app.screen._compositor.render_strips() if s.text.startswith("│"))
+            assert row.text.endswith("│")
+
+
+async def test_large_paste_is_a_mark_that_is_sent_as_the_whole_text(opened: Any) -> None:
+    text = "".join(f"line {n}\n" for n in range(20_000))
+    async with opened({"text": "ok"}) as chat:
+        await chat.type("see ")
+        await paste(chat, text)
+        assert chat.screen.prompt.text == "see [Pasted #1: 20,000 lines]"
+        assert chat.texts == []
+        await chat.press("enter")
+        await chat.until(lambda: len(chat.texts) == 2)
+        await chat.settled()
+        assert chat.screen.session.conversation.branch()[0].content == f"see {text}"
+        await chat.sees("more lines")
+
+
+async def test_small_paste_goes_in_as_it_is_without_what_a_terminal_obeys(opened: Any) -> None:
+    async with opened({"text": "ok"}) as chat:
+        await paste(chat, "a\x1b[31mb\r\nc")
+        assert chat.screen.prompt.text == "a[31mb\nc"
+
+
+async def test_mark_is_deleted_as_one_letter(opened: Any) -> None:
+    async with opened({"text": "ok"}) as chat:
+        await chat.type("a")
+        await paste(chat, "x\n" * 100)
+        await chat.press("backspace")
+        assert chat.screen.prompt.text == "a"
+
+
+def test_only_known_marks_are_expanded() -> None:
+    snippets = Snippets()
+    mark = snippets.paste("one\ntwo\n")
+    assert mark == "[Pasted #1: 2 lines]"
+    assert snippets.expand(f"a {mark} [Pasted #2: 2 lines]") == "a one\ntwo\n [Pasted #2: 2 lines]"
+
+
+async def test_earlier_messages_come_back_with_up(opened: Any) -> None:
+    async with opened({"text": "ok"}) as chat:
+        await chat.ask("first")
+        await chat.ask("second\nline")
+        await chat.type("draft")
+        prompt = chat.screen.prompt
+        await chat.press("up")
+        assert prompt.text == "second\nline"
+        await chat.press("up", "up")
+        assert prompt.text == "first"
+        await chat.press("up")
+        assert prompt.text == "first"
+        await chat.press("down", "down")
+        assert prompt.text == "draft"
+
+
+async def test_each_conversation_keeps_what_was_being_written(opened: Any) -> None:
+    async with opened({"text": "ok"}, size=(90, 24)) as chat:
+        await chat.ask("first")
+        await chat.type("half a thought")
+        await chat.press("ctrl+n")
+        await chat.until(lambda: chat.screen.prompt.text == "")
+        await chat.press("ctrl+b", "enter")
+        await chat.until(lambda: chat.screen.prompt.text == "half a thought")
+
+
+async def test_commands_are_completed_and_run(opened: Any) -> None:
+    async with opened({"text": "ok"}) as chat:
+        await chat.ask("q")
+        await chat.type("/ne")
+        await chat.sees("/new")
+        await chat.press("enter")
+        await chat.until(lambda: chat.texts == [])
+        assert chat.screen.prompt.text == ""
+
+
+async def test_completion_is_chosen_with_the_arrows_and_left_with_escape(opened: Any) -> None:
+    async with opened({"text": "ok"}) as chat:
+        await chat.type("/th")
+        await chat.sees("/theme")
+        await chat.press("down", "tab")
+        assert chat.screen.prompt.text == "/think"
+        await chat.type(" ")
+        await chat.sees("off")
+        await chat.press("escape")
+        assert not chat.screen.query_one("#popup").display
+        assert chat.screen.prompt.text == "/think "
+
+
+async def test_unknown_command_is_said_and_not_sent(opened: Any) -> None:
+    async with opened({"text": "ok"}) as chat:
+        await chat.type("/frobnicate")
+        await chat.press("enter")
+        await chat.until(lambda: "no command /frobnicate" in chat.notice)
+        assert chat.texts == []
+        assert chat.screen.prompt.text == "/frobnicate"
+
+
+async def test_a_path_at_the_start_is_no_command(opened: Any) -> None:
+    async with opened({"text": "ok"}) as chat:
+        await chat.ask("/etc/hosts is what?")
+        assert chat.texts[0] == ("user", "/etc/hosts is what?")
+
+
+def test_beginning_of_a_command_is_enough_where_it_is_clear() -> None:
+    ran: list[str] = []
+    commands = Commands([Command("export", "", ran.append, "a format"), Command("editor", "", ran.append)])
+    found = commands.find("/exp md")
+    assert not isinstance(found, str)
+    assert (found[0].name, found[1]) == ("export", "md")
+    assert commands.find("/e") == "There is no command /e. Type / to see them all."
+    assert commands.find("/export") == "/export needs a format."
+
+
+async def test_file_is_completed_marked_with_its_size_and_sent_whole(
+    opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.md").write_text("# Notes\n```\ncode\n```\n")
+    async with opened({"text": "ok"}) as chat:
+        await chat.type("see @not")
+        await chat.sees("notes.md")
+        await chat.press("tab")
+        await chat.until(lambda: chat.screen.prompt.text == "see [File #1: notes.md, 21 B, 21 tokens] ")
+        await chat.press("enter")
+        await chat.until(lambda: len(chat.texts) == 2)
+        await chat.settled()
+        sent = chat.screen.session.conversation.branch()[0].content
+        assert "notes.md:\n\n````md\n# Notes\n```\ncode\n```\n````" in sent
+
+
+async def test_binary_file_is_refused_and_the_message_stays(
+    opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "image.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
+    async with opened({"text": "ok"}) as chat:
+        chat.screen.prompt.text = "see @image.png"
+        await chat.press("escape", "enter")
+        await chat.until(lambda: "not a text file" in chat.notice)
+        assert chat.texts == []
+        assert chat.screen.prompt.text == "see @image.png"
+
+
+@pytest.mark.parametrize("content", [b"a\0b", b"\xff\xfe\x00", b"\x80abc"])
+def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(content)
+    with pytest.raises(BadInputError, match="not a text file"):
+        attachments.attach(path)
+
+
+def test_folders_missing_and_huge_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadInputError, match="is a folder"):
+        attachments.attach(tmp_path)
+    with pytest.raises(BadInputError, match="cannot be read"):
+        attachments.attach(tmp_path / "missing")
+    monkeypatch.setattr(attachments, "LARGEST", 10)
+    (tmp_path / "big").write_text("x" * 11)
+    with pytest.raises(BadInputError, match="has 11 B"):
+        attachments.attach(tmp_path / "big")
+
+
+def test_mentions_are_files_that_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("A")
+    (tmp_path / "b c.txt").write_text("B")
+    text = 'mail me@a.txt, see @a.txt and @"b c.txt" not @missing'
+    assert [str(path) for _, _, path in attachments.mentions(text)] == ["a.txt", "b c.txt"]
+    assert "a.txt:\n\n```txt\nA\n```" in attachments.with_mentioned("@a.txt")
+
+
+def test_completions_of_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "inside.txt").touch()
+    (tmp_path / "File.txt").touch()
+    (tmp_path / ".hidden").touch()
+    assert attachments.completions("f") == [("folder/", True), ("File.txt", False)]
+    assert attachments.completions("folder/") == [("folder/inside.txt", False)]
+    assert attachments.completions(".h") == [(".hidden", False)]
+    assert attachments.completions("no/such/") == []
+
+
+def test_editor_gets_the_text_and_gives_it_back(tmp_path: Path) -> None:
+    program = tmp_path / "ed.sh"
+    program.write_text('#!/bin/sh\nprintf "%s and more\\n" "$(cat "$1")" > "$1.new" && mv "$1.new" "$1"\n')
+    program.chmod(0o755)
+    assert editor.edit("text", terminal=1, environ={"EDITOR": str(program)}) == "text and more"
+
+
+def test_editor_that_fails_or_is_missing_is_said() -> None:
+    with pytest.raises(BadInputError, match="code 1"):
+        editor.edit("text", terminal=1, environ={"EDITOR": "false"})
+    with pytest.raises(BadInputError, match="cannot be started"):
+        editor.edit("text", terminal=1, environ={"EDITOR": "no-such-editor-anywhere"})
