@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.metadata
 import math
 import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rvchat.config import Paths
 from rvchat.errors import BadInputError, ModelError, RvchatError
+
+if TYPE_CHECKING:
+    from rvchat.settings import Settings
 
 INTERRUPTED = 130
 WEIGHTS = ("auto", "int4", "int8", "bf16", "float32")
@@ -59,6 +61,16 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}. `{self.prog} --help` lists the options.\n")
 
 
+class Version(argparse.Action):
+    """Looks the version up only when it is asked for: that costs more than the rest of the parser."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *args: object, **kwargs: object) -> NoReturn:
+        import importlib.metadata
+
+        print(f"rvchat {importlib.metadata.version('rvchat')}")
+        parser.exit()
+
+
 def parser() -> argparse.ArgumentParser:
     from rvchat.store import commands as store_commands
 
@@ -70,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
     group.add_argument("--engine", metavar="scripted:FILE", help="play the answers of a file instead of a model's")
 
     top = Parser(prog="rvchat", description="Talk to Gemma 4 on your own machine.", parents=[common])
-    top.add_argument("--version", action="version", version=f"rvchat {importlib.metadata.version('rvchat')}")
+    top.add_argument("--version", action=Version, nargs=0, help="print the version")
     which = top.add_mutually_exclusive_group()
     which.add_argument("--conversation", metavar="ID", help="open that conversation")
     which.add_argument("--new", action="store_true", help="open an empty conversation")
@@ -79,7 +91,7 @@ def parser() -> argparse.ArgumentParser:
 
     ask = commands.add_parser("ask", parents=[common], help="one question, one answer", description=ASK)
     ask.add_argument("prompt", nargs="?", default="", metavar="PROMPT", help="standard input is appended to it")
-    ask.add_argument("--system", default="", metavar="TEXT", help="what the model is told before the question")
+    ask.add_argument("--system", metavar="TEXT", help="what the model is told before the question")
     ask.add_argument("--max-tokens", type=_whole(1), metavar="N", help="end the answer after so many tokens")
     ask.add_argument("--temperature", type=_number(0, 100), metavar="T", help="0 always takes the likeliest token")
     ask.add_argument("--seed", type=_whole(0), metavar="N", help="the same seed gives the same answer")
@@ -126,8 +138,17 @@ def _weights(options: argparse.Namespace) -> str:
     return getattr(options, "weights", "auto")
 
 
-def _model(options: argparse.Namespace) -> str:
-    """The model that the command line names, or the default. Raises ModelError where there is none."""
+def _settings(paths: Paths) -> Settings:
+    from rvchat import settings
+
+    found = settings.read(paths.config)
+    for problem in found.problems:
+        print(f"rvchat: {problem}", file=sys.stderr)
+    return found
+
+
+def _model(options: argparse.Namespace, settings: Settings) -> str:
+    """The model that the command line names, or the settings, or the starter. Raises ModelError where there is none."""
     from rvchat.session.models import SCRIPTED, default_model
 
     engine: str | None = getattr(options, "engine", None)
@@ -135,7 +156,7 @@ def _model(options: argparse.Namespace) -> str:
         if not engine.startswith(SCRIPTED):
             raise BadInputError(f"there is no engine {engine!r}", f"Write --engine {SCRIPTED}FILE.")
         return engine
-    named: str | None = getattr(options, "model", None)
+    named: str | None = getattr(options, "model", None) or settings.model
     return named if named is not None else default_model(_paths(options))
 
 
@@ -146,9 +167,10 @@ def _ask(options: argparse.Namespace) -> int:
     prompt = options.prompt
     if sys.stdin is not None and not sys.stdin.isatty():
         try:
-            prompt = "\n\n".join(part for part in (prompt, sys.stdin.read().strip("\n")) if part)
+            piped = sys.stdin.buffer.read().decode("utf-8-sig")  # sys.stdin may let through what is no text
         except UnicodeDecodeError as error:
-            raise BadInputError(f"standard input is not text: {error}") from error
+            raise BadInputError(f"standard input is not text in UTF-8: {error}") from error
+        prompt = "\n\n".join(part for part in (prompt, piped.strip("\r\n")) if part)
     if not prompt.strip():
         raise BadInputError("there is no question", 'Write rvchat ask "...", or pipe one in.')
     question = ask.Question(
@@ -159,9 +181,11 @@ def _ask(options: argparse.Namespace) -> int:
         seed=options.seed,
         thinking=options.thinking,
     )
-    paths, model = _paths(options), _model(options)
+    paths = _paths(options)
+    settings = _settings(paths)
+    model = _model(options, settings)
     logs.divert(paths.logs)
-    return ask.run(question, paths=paths, model=model, weights=_weights(options), as_json=options.json)
+    return ask.run(question, settings, paths=paths, model=model, weights=_weights(options), as_json=options.json)
 
 
 def _chat(options: argparse.Namespace) -> int:
@@ -170,9 +194,11 @@ def _chat(options: argparse.Namespace) -> int:
     from rvchat import logs
     from rvchat.commands import plain
 
-    paths, model = _paths(options), _model(options)
+    paths = _paths(options)
+    settings = _settings(paths)
+    model = _model(options, settings)
     logs.divert(paths.logs)
-    return plain.run(paths=paths, model=model, weights=_weights(options), conversation=options.conversation)
+    return plain.run(settings, paths=paths, model=model, weights=_weights(options), conversation=options.conversation)
 
 
 def _kept(options: argparse.Namespace) -> int:
@@ -185,7 +211,7 @@ def _kept(options: argparse.Namespace) -> int:
 
 
 def _terminal(options: argparse.Namespace) -> int:
-    from rvchat import logs, tui
+    from rvchat import logs, settings, tui
     from rvchat.session import Opener
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -193,7 +219,7 @@ def _terminal(options: argparse.Namespace) -> int:
     paths = _paths(options)
     model, missing = None, ""
     try:
-        model = _model(options)
+        model = _model(options, settings.read(paths.config))
     except ModelError as error:
         missing = str(error)
     screen = logs.divert(paths.logs)

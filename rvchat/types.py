@@ -278,12 +278,14 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The answer ended in an error; what was said before it is kept in `answer`."""
+    """The answer ended in an error; what was said before it is kept in `answer`. `bad_input`: the fault is in what was
+    asked, such as a question longer than the context."""
 
     conversation_id: str
     answer: Message
     message: str
     hint: str
+    bad_input: bool = False
 
 
 @dataclass(frozen=True, slots=True)

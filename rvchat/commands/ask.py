@@ -8,38 +8,44 @@ from typing import Any
 
 from rvchat.commands.working import working
 from rvchat.config import Paths
-from rvchat.types import Message, Sampling
+from rvchat.errors import BadInputError
+from rvchat.settings import Settings
+from rvchat.types import Message
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, and how. None leaves a setting as it is by default."""
+    """What is asked, and how. None: as the user's settings say."""
 
     prompt: str
-    system: str = ""
+    system: str | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     seed: int | None = None
     thinking: bool = False
 
 
-def run(question: Question, *, paths: Paths, model: str, weights: str, as_json: bool) -> int:
+def run(question: Question, settings: Settings, *, paths: Paths, model: str, weights: str, as_json: bool) -> int:
     """Answers on standard output, as it comes or as one JSON object; returns the exit code."""
-    sampling = Sampling(seed=question.seed)
+    sampling = settings.sampling
     if question.temperature is not None:
         sampling = replace(sampling, temperature=question.temperature)
+    if question.seed is not None:
+        sampling = replace(sampling, seed=question.seed)
     with working(paths, weights) as work:
         work.load(model)
         work.session.change(
-            system=question.system,
+            system=settings.system if question.system is None else question.system,
             sampling=sampling,
-            max_new_tokens=question.max_tokens,
-            thinking=question.thinking,
+            max_new_tokens=question.max_tokens or settings.max_new_tokens,
+            thinking=question.thinking or settings.thinking,
         )
         answer = work.take(work.session.send(question.prompt), quiet=as_json)
         if as_json:
             print(json.dumps(described(work.session.conversation.id, answer), ensure_ascii=False), flush=True)
-        return {"failed": 1, "stopped": 130}.get(answer.status, 0)
+        if answer.status == "failed":
+            return BadInputError.exit_code if work.bad_input else 1
+        return 130 if answer.status == "stopped" else 0
 
 
 def described(conversation_id: str, answer: Message) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from rvchat.commands.terminal import say
 from rvchat.commands.working import Work, working
 from rvchat.config import Paths
 from rvchat.errors import BadInputError, RvchatError
+from rvchat.settings import Settings
 
 HELP = """\
 A line is a question; a line that ends in a backslash goes on in the next. Ctrl+C stops an answer, Ctrl+D leaves.
@@ -22,18 +23,20 @@ A line is a question; a line that ends in a backslash goes on in the next. Ctrl+
 /quit          leave"""
 
 
-def run(*, paths: Paths, model: str, weights: str, conversation: str | None) -> int:
-    """Reads questions from standard input until it ends."""
+def run(settings: Settings, *, paths: Paths, model: str, weights: str, conversation: str | None) -> int:
+    """Reads questions from standard input until it ends. A new conversation begins as `settings` say."""
     interactive = sys.stdin.isatty()
     with working(paths, weights) as work:
         if conversation is not None:
             work.session.open(work.store.resolve(conversation))
+        else:
+            _begin(work, settings)
         work.load(model)
         if interactive:
             say("Ask something, or write /help.")
         while (line := _line(interactive)) is not None:
             try:
-                if not _obeyed(work, line):
+                if not _obeyed(work, settings, line):
                     return 0
             except RvchatError as error:
                 say(f"rvchat: {error}")
@@ -57,7 +60,7 @@ def _line(interactive: bool) -> str | None:
         lines.append(line[:-1])
 
 
-def _obeyed(work: Work, line: str) -> bool:
+def _obeyed(work: Work, settings: Settings, line: str) -> bool:
     """Does what a line says. False when it says to leave."""
     session = work.session
     if not line.strip():
@@ -71,7 +74,7 @@ def _obeyed(work: Work, line: str) -> bool:
         "/again": lambda: work.take(session.regenerate()),
         "/continue": lambda: work.take(session.continue_()),
         "/edit": lambda: work.take(session.edit(_last_question(work), rest)),
-        "/new": session.new,
+        "/new": lambda: _begin(work, settings),
         "/system": lambda: session.change(system=rest),
         "/think": lambda: session.change(thinking=_switch(rest)),
         "/model": lambda: work.load(rest),
@@ -83,6 +86,16 @@ def _obeyed(work: Work, line: str) -> bool:
         raise BadInputError(f"there is no command {command}", "/help lists them; a blank before the / asks it as text.")
     commands[command]()
     return True
+
+
+def _begin(work: Work, settings: Settings) -> None:
+    work.session.new()
+    work.session.change(
+        system=settings.system,
+        sampling=settings.sampling,
+        max_new_tokens=settings.max_new_tokens,
+        thinking=settings.thinking,
+    )
 
 
 def _switch(word: str) -> bool:

@@ -44,6 +44,8 @@ class Work:
     opening: Opening
     events: queue.SimpleQueue[Event]
     status: StatusLine = field(default_factory=StatusLine)
+    bad_input: bool = False
+    """Whether the last answer failed for what was asked."""
 
     def load(self, name: str) -> None:
         """Loads the model and waits for it. Raises what it could not be loaded for."""
@@ -79,6 +81,7 @@ class Work:
             match event:
                 case Finished() | Failed() if event.answer.id == answer_id:
                     show.ended(event.answer)
+                    self.bad_input = isinstance(event, Failed) and event.bad_input
                     if isinstance(event, Failed):
                         say(f"rvchat: {event.answer.error}")
                     return event.answer

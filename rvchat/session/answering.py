@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from rvchat.errors import EngineError
+from rvchat.errors import BadInputError, EngineError
 from rvchat.session.draft import Draft
 from rvchat.session.failures import explain, memory_hint
 from rvchat.session.model import Model
@@ -38,11 +38,12 @@ LeftOut = Callable[[Sequence[Message]], None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The message as it ended, and for a failure what to say of it."""
+    """The message as it ended, and for a failure what to say of it and whether what was asked is to blame."""
 
     answer: Message
     message: str = ""
     hint: str = ""
+    bad_input: bool = False
 
 
 class Answering:
@@ -75,7 +76,8 @@ class Answering:
             return self._make(model, emit, left_out)
         except Exception as error:
             log.warning("answer %s failed", self.id, exc_info=error)
-            return self.failed(*explain(error, self.draft.message().stats))
+            failed = self.failed(*explain(error, self.draft.message().stats))
+            return replace(failed, bad_input=isinstance(error, BadInputError))
 
     def _make(self, model: Model, emit: Emit, left_out: LeftOut) -> Outcome:
         prompt = ask(model, self._asked)

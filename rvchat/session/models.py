@@ -8,7 +8,6 @@ from typing import Any, cast
 
 from rvchat.config import Paths
 from rvchat.errors import BadInputError, ModelError
-from rvchat.hub import resolve, starter
 from rvchat.session.byte_tokenizer import byte_tokenizer
 from rvchat.session.model import LoadProgress, Model
 from rvchat.session.scripted import Script, ScriptedEngine
@@ -44,23 +43,26 @@ def model_path(name: str, paths: Paths, progress: LoadProgress) -> Path:
         if not path.exists():
             raise ModelError(f"{name} does not exist", "Name a folder with a config.json, or a .gguf file.")
         return path
+    from rvchat.hub import resolve
+
     return resolve(name, paths, progress)
 
 
 def default_model(paths: Paths) -> str:
     """The model that is loaded when none is named. Raises ModelError that says what is missing."""
+    from rvchat.hub import starter
+
     if not starter.is_available(paths):
         raise ModelError("There is no model to start with: the starter weights are not installed", starter.INSTALL)
     return starter.STARTER
 
 
 def _real(name: str, path: Path, weights: str, progress: LoadProgress) -> Model:
-    # jax comes with the engine, and takes a second: nothing above this line may need it.
-    from rvchat.engine import Engine
-
     progress("vocabulary", None)
     tokenizer = Tokenizer.load(path)
     chats = has_chat_template(path)
+    from rvchat.engine import Engine  # brings jax, for which no file that is no model should make one wait
+
     engine = Engine.load(path, weights=cast(Any, weights), progress=progress)
     format = chat_format(engine.config.model_type, per_layer_width=engine.config.per_layer_width, chats=chats)
     notices = [] if chats else [CONTINUES]

@@ -343,7 +343,7 @@ class Session:
             if conversation.id != self._open_id:
                 self._forget(conversation.id)
         if answer.status == "failed":
-            self._emit(Failed(conversation.id, answer, outcome.message, outcome.hint))
+            self._emit(Failed(conversation.id, answer, outcome.message, outcome.hint, outcome.bad_input))
         else:
             self._emit(Finished(conversation.id, answer))
         answering.done.set()
