@@ -50,8 +50,6 @@ def render(
     are not a dictionary, a tool's name outside `[A-Za-z0-9_.:-]`, tools or media where the format has none.
     """
     check_format(format)
-    if continue_final and not messages:
-        raise BadInputError("There is no answer to continue")
     if format in ("gemma4-large", "gemma4-small"):
         options = gemma4.Options(tools or (), thinking, add_generation_prompt, preserve_thinking, continue_final)
         return gemma4.render(messages, options, large=format == "gemma4-large")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rvchat.text import control
-from rvchat.text.messages import Messages, Part, Said, check, refuse
+from rvchat.text.messages import Messages, Said, check, refuse
 from rvchat.text.prompt import Prompt, PromptWriter
 
 STOPS = (control.EOS, control.TURN_END_3)
@@ -63,8 +63,7 @@ def _turns(messages: list[Said]) -> Iterator[tuple[str, list[Said]]]:
 
 
 def _content(out: PromptWriter, said: Said, is_open: bool) -> None:
-    parts: tuple[Part, ...] = said.parts
-    for part in parts:
+    for part in said.parts:
         if part.kind == "text":
             out.text(part.text.lstrip() if is_open else part.text.strip())
         elif part.kind == "image":

@@ -45,7 +45,7 @@ class _Renderer:
         rest = self._head(messages)
         last_user = max((index for index, said in enumerate(rest) if said.role == "user"), default=-1)
         steps = _steps(rest, last_user, self.options.preserve_thinking)
-        final = steps.pop() if self.options.continue_final else None
+        final = _answer(steps.pop() if steps else None) if self.options.continue_final else None
         state = "closed"  # or "called": calls wait for their answers; "answered": the model goes on after answers
         for index, step in enumerate(steps):
             following = steps[index + 1].role if index + 1 < len(steps) else final.role if final else None
@@ -109,8 +109,6 @@ class _Renderer:
     def _continue(self, final: _Step, before: str | None) -> Prompt:
         """The last message again, left open at its very end."""
         said = final.said
-        if final.role != "assistant" or said.calls:
-            raise refuse(said.where, "only an answer without tool calls can be continued")
         text = "".join(_without_thoughts(part.text) for part in said.parts if part.kind == "text").lstrip()
         if before == "assistant":
             self.out.cut()
@@ -199,6 +197,15 @@ class _Step:
     @property
     def role(self) -> str:
         return self.said.role
+
+
+def _answer(step: _Step | None) -> _Step:
+    """`step`, which is to be continued."""
+    if step is None:
+        raise refuse("messages[-1]", "there is no answer to continue")
+    if step.role != "assistant" or step.said.calls or step.said.responses:
+        raise refuse(step.said.where, "only an answer without tool calls can be continued")
+    return step
 
 
 def _steps(messages: list[Said], last_user: int, preserve_thinking: bool) -> list[_Step]:

@@ -31,9 +31,9 @@ def render(messages: Messages, *, add_generation_prompt: bool = True, continue_f
     out = PromptWriter()
     out.control(control.BOS)
     said = [_check(message) for message in check(messages)]
-    final = said.pop() if continue_final else None
-    if final is not None and final.role != "assistant":
-        raise refuse(final.where, "only an answer can be continued")
+    final = said.pop() if continue_final and said else None
+    if continue_final and (final is None or final.role != "assistant"):
+        raise refuse(final.where if final else "messages[-1]", "only an answer can be continued")
     opening = OPENING
     if said and said[0].is_system:
         opening = _text(said.pop(0)) or OPENING

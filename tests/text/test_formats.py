@@ -152,6 +152,13 @@ def test_a_transcript_can_be_left_open_in_an_answer(content: str, end: str) -> N
     assert prompt.text == f"<bos>{OPENING}\n\nUser: Hi!\n{end}"
 
 
+@pytest.mark.parametrize("format", ["plain", "gemma3"])
+@pytest.mark.parametrize("messages", [[], [SYSTEM], [HI]])
+def test_what_is_no_answer_cannot_be_continued(format: str, messages: Any) -> None:
+    with pytest.raises(BadInputError, match="continued"):
+        render(messages, format=format, continue_final=True)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(max_size=10), min_size=1, max_size=6))
 def test_a_longer_transcript_only_appends_ids(tok: Tokenizer, texts: list[str]) -> None:

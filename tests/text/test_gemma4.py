@@ -283,8 +283,10 @@ def test_what_is_no_answer_cannot_be_continued() -> None:
         render([{"role": "user", "content": "x"}], format="gemma4-large", continue_final=True)
     with pytest.raises(BadInputError, match="continued"):
         render([{"role": "assistant", "tool_calls": [CALL]}], format="gemma4-large", continue_final=True)
-    with pytest.raises(BadInputError, match="no answer"):
-        render([], format="gemma4-large", continue_final=True)
+    nothing: list[list[Message]] = [[], [{"role": "system", "content": "x"}], [{"role": "tool", "content": "x"}]]
+    for messages in nothing:
+        with pytest.raises(BadInputError, match="no answer"):
+            render(messages, format="gemma4-large", continue_final=True)
 
 
 def test_a_vocabulary_of_another_family_is_refused() -> None:
