@@ -51,6 +51,9 @@ class Paths:
 
 
 def private_folder(path: Path) -> Path:
-    """`path`, made with its parents if need be, readable by its owner alone."""
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """`path`, made with its parents if need be; what is made is readable by its owner alone."""
+    for folder in (*reversed(path.parents), path):
+        if not folder.exists():
+            folder.mkdir(exist_ok=True, mode=0o700)
+    path.mkdir(exist_ok=True)  # says so where a file stands in its place
     return path

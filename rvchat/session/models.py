@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -33,6 +34,7 @@ class Opener:
     def __call__(self, name: str, progress: LoadProgress) -> Model:
         if name.startswith(SCRIPTED):
             return _scripted(name, progress)
+        _keep_compiled(self.paths)
         return _real(name, model_path(name, self.paths, progress), self.weights, progress)
 
 
@@ -55,6 +57,13 @@ def default_model(paths: Paths) -> str:
     if not starter.is_available(paths):
         raise ModelError("There is no model to start with: the starter weights are not installed", starter.INSTALL)
     return starter.STARTER
+
+
+def _keep_compiled(paths: Paths) -> None:
+    """Has XLA keep what it compiles, which is most of a second start's time. jax reads these when it is imported; what
+    the user has set stays."""
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(paths.compile_cache))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 
 def _real(name: str, path: Path, weights: str, progress: LoadProgress) -> Model:

@@ -36,7 +36,7 @@ class Happened:
             self.events.append(event)
             self._new.notify_all()
 
-    def until(self, wanted: Callable[[Event], bool]) -> Event:
+    def until(self, wanted: Callable[[Event], bool], patience: float = PATIENCE) -> Event:
         """The first event that is wanted, waited for."""
         with self._new:
             found: list[Event] = []
@@ -45,7 +45,7 @@ class Happened:
                 found[:] = [event for event in self.events if wanted(event)]
                 return bool(found)
 
-            assert self._new.wait_for(there, PATIENCE), f"it never happened; what did: {self.events}"
+            assert self._new.wait_for(there, patience), f"it never happened; what did: {self.events}"
             return found[0]
 
     def of(self, kind: type) -> list[Any]:
