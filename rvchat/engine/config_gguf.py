@@ -39,7 +39,7 @@ class Metadata:
         value = self.get(name, default)
         if not isinstance(value, (int, float)) or not 0 < value < float("inf"):
             raise self.wrong(name, value, "a number above 0")
-        return float(value)
+        return float(f"{value:.7g}")  # stored in float32: the decimal that was meant, as config.json has it
 
     def layers(self) -> int:
         count = self.number("block_count")
