@@ -87,7 +87,7 @@ class RvchatApp(App[None]):
         self.session: Session | None = None
         self.store: Store | None = None
         self.bridge = Bridge(self._deliver)
-        self.chat = ChatScreen(self.bridge.shown, self._count, options.paths.data)
+        self.chat = ChatScreen(self.bridge, self._count, options.paths.data)
         self.actions = Actions(self)
         self.tokenizer: Any = None  # of the model that is loaded
         self.failed = False  # whether it ended by an error of its own, of which `report` is the file, if any

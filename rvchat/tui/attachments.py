@@ -67,10 +67,13 @@ def with_mentioned(text: str) -> str:
 
 
 def size_of(count: int) -> str:
-    """Bytes in words: "812 B", "3.2 kB", "1.4 MB"."""
+    """Bytes in words: "812 B", "3.2 kB", "1.4 MB", "22.6 GB"."""
     if count < 1000:
         return f"{count} B"
-    return f"{count / 1e3:.1f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"
+    for unit, scale in (("kB", 1e3), ("MB", 1e6)):
+        if count < 999_950 * scale / 1e3:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count / 1e9:.1f} GB"
 
 
 def mentions(text: str) -> Iterator[tuple[int, int, Path]]:

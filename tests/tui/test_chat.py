@@ -24,12 +24,12 @@ async def test_question_and_answer_are_on_the_screen(opened: Any) -> None:
 
 
 async def test_typing_goes_on_while_an_answer_streams_and_nothing_of_it_is_lost(opened: Any) -> None:
-    async with opened({"text": LONG, "tok_s": 400}) as chat:
+    async with opened({"text": LONG, "tok_s": 100}) as chat:
         await chat.type("go")
         await chat.press("enter", "a", "b", "ctrl+j", "c", "backspace", "d")
         await chat.until(lambda: "word" in chat.text_on_screen())
         assert chat.screen.prompt.text == "ab\nd"
-        assert chat.screen.state.activity == "answering"
+        await chat.until(lambda: chat.screen.state.activity == "answering")
         await chat.press("escape")
         await chat.settled()
 
@@ -119,6 +119,17 @@ async def test_failure_of_the_engine_is_marked_on_the_answer_and_the_next_one_wo
         assert chat.texts[-1][1] == LONG[:20].rstrip()
         await chat.ask("again")
         assert chat.texts[-1] == ("assistant", "fine")
+
+
+async def test_conversation_that_is_shown_before_its_events_have_come_is_not_shown_twice(opened: Any) -> None:
+    async with opened({"text": "said once"}, {"text": "said again"}) as chat:
+        for answer in ("said once", "said again"):
+            session = chat.screen.session
+            session.wait(session.send("q"), 20)
+            await chat.screen.refresh_conversation()
+            await chat.until(lambda answer=answer: chat.texts[-1] == ("assistant", answer))
+            await chat.settled()
+            assert chat.screen.transcript.views[-1].body.source == answer
 
 
 async def test_new_conversation_begins_empty(opened: Any) -> None:

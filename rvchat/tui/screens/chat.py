@@ -22,6 +22,7 @@ from rvchat.settings import Settings
 from rvchat.store.printable import one_line, printable
 from rvchat.tui import clipboard
 from rvchat.tui.attachments import attach, size_of, with_mentioned
+from rvchat.tui.bridge import Bridge
 from rvchat.tui.commands import Commands
 from rvchat.tui.live import LiveAnswers
 from rvchat.tui.screens.list_acts import ListActs
@@ -64,8 +65,8 @@ NARROW = 60
 class ChatScreen(Screen[None]):
     """Turns events into what is seen, and keys into what the session is asked to do.
 
-    `on_shown` hears how many seconds showing a batch of events took, `count` how many tokens a text is, and copies
-    that the clipboard may not take are kept in `folder`.
+    Events come by `bridge`; `count` tells how many tokens a text is; copies that the clipboard may not take are kept in
+    `folder`.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -83,7 +84,7 @@ class ChatScreen(Screen[None]):
         Binding("pagedown", "page(1)", "Page down", id="chat.page_down", show=False),
     ]
 
-    def __init__(self, on_shown: Callable[[float], None], count: Callable[[str], int | None], folder: Path) -> None:
+    def __init__(self, bridge: Bridge, count: Callable[[str], int | None], folder: Path) -> None:
         super().__init__()
         self._count = count
         self.session: Session | None = None
@@ -92,7 +93,7 @@ class ChatScreen(Screen[None]):
         self.defaults = Settings()
         self.messages = MessageActs(self, self)
         self.list = ListActs(self, self)
-        self._on_shown = on_shown
+        self._bridge = bridge
         self._folder = folder
         self._state = State()
         self._live = LiveAnswers()
@@ -218,20 +219,17 @@ class ChatScreen(Screen[None]):
         session = self.session
         if session is None:
             return
+        self._bridge.flush()  # so that what is live is known to be
         conversation = session.conversation
         if fresh or conversation.id != self._shown:
             fresh = True
             self._change_to(conversation)
         title = one_line(conversation.title, 200) or "New conversation"
         self.query_one("#title", Static).update(Content(title))
-        branch = [self._live.now(message) for message in conversation.branch()]
+        branch = conversation.branch()
         self.welcome.display = not branch
         self.transcript.display = bool(branch)
-        await self.transcript.show(branch, lambda i: _sibling(conversation, i), fresh=fresh)
-        for message in branch:
-            view = self.transcript.view(message.id) if message.id in self._live else None
-            if view is not None:  # what came while the views were made
-                view.show(self._live.now(message))
+        await self.transcript.show(branch, self._live.now, lambda i: _sibling(conversation, i), fresh=fresh)
         self.reload_list()
 
     def _change_to(self, conversation: Conversation) -> None:
@@ -256,24 +254,22 @@ class ChatScreen(Screen[None]):
         """A batch of events, in order."""
         began = perf_counter()
         state = self.state
+        grown: set[str] = set()
         for event in events:
             state = state.after(event)
             self._live.take(event)
-            self._show(event)
+            if isinstance(event, TextDelta | ReasoningDelta | ToolCalled):
+                grown.add(event.answer_id)
+            else:
+                self._happened(event)
         self.state = state
-        self.call_after_refresh(lambda: self._on_shown(perf_counter() - began))
+        for answer_id in grown:
+            if answer_id in self._live and (view := self.transcript.view(answer_id)) is not None:
+                view.show(self._live.now(view.message))
+        self.call_after_refresh(lambda: self._bridge.shown(perf_counter() - began))
 
-    def _show(self, event: Event) -> None:
+    def _happened(self, event: Event) -> None:
         match event:
-            case TextDelta(answer_id, text):
-                if (view := self.transcript.view(answer_id)) is not None:
-                    view.add_text(text)
-            case ReasoningDelta(answer_id, text):
-                if (view := self.transcript.view(answer_id)) is not None:
-                    view.add_reasoning(text)
-            case ToolCalled(answer_id, call):
-                if (view := self.transcript.view(answer_id)) is not None:
-                    view.add_call(call)
             case Queued() | Titled() | Finished():
                 self._refresh()
             case Failed(_, _, message, hint):
@@ -450,6 +446,10 @@ class ChatScreen(Screen[None]):
             await self.messages.sibling(focused.message.id, by)
         else:
             await self.messages.last_with_siblings(by)
+
+    async def action_act_on(self, message_id: str, what: str) -> None:
+        """What was clicked on a message."""
+        await self.messages.act(message_id, what)
 
     def action_follow(self) -> None:
         self.transcript.follow()

@@ -10,6 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Checkbox, Input, Select, Static, TextArea
 
@@ -40,6 +41,15 @@ _WHOLE = {"top_k", "seed", "max_new_tokens"}
 _MAY_BE_EMPTY = {"seed", "max_new_tokens"}
 
 
+class Tick(Checkbox):
+    """A checkbox that can be read without colours."""
+
+    @property
+    def _button(self) -> Content:
+        self.BUTTON_INNER = "X" if self.value else " "
+        return super()._button
+
+
 class ConversationSettings(ModalScreen[Wanted | None]):
     """A form. `personas` are system prompts under a name; `thinks` whether the model can think before it answers."""
 
@@ -66,7 +76,7 @@ class ConversationSettings(ModalScreen[Wanted | None]):
                     yield Static(title, classes="label", markup=False)
                     yield Input(self._text(name), id=name, compact=True)
                     yield Static(hint, classes="about", markup=False)
-            yield Checkbox("Think before answering", self._conversation.thinking, id="thinking", compact=True)
+            yield Tick("Think before answering", self._conversation.thinking, id="thinking", compact=True)
             if not self._thinks:
                 yield Static("The model that is loaded does not think.", classes="hint", markup=False)
             yield Static("", id="wrong", markup=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -15,53 +16,63 @@ from textual.widgets import Static
 from rvchat.tui.commands import Command
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What is typed or pressed, what it does, and the name by which the settings can change it."""
+
+    typed: str
+    does: str
+    name: str = ""
+
+
 class HelpScreen(ModalScreen[None]):
-    """`sections`: a heading and its lines, each what is typed or pressed and what it does."""
+    """`sections`: headings and the lines under them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,f1,q,enter", "dismiss(None)", "Close", id="help.close"),
     ]
 
-    def __init__(self, sections: Sequence[tuple[str, Sequence[tuple[str, str]]]]) -> None:
+    def __init__(self, sections: Sequence[tuple[str, Sequence[Line]]]) -> None:
         super().__init__(classes="dialog")
         self._sections = sections
 
     def compose(self) -> ComposeResult:
-        width = min(max((len(key) for _, lines in self._sections for key, _ in lines), default=0), 24)
+        width = min(max((len(line.typed) for _, lines in self._sections for line in lines), default=0), 30)
         with VerticalScroll(classes="box help"):
             for heading, lines in self._sections:
                 yield Static(heading, classes="question", markup=False)
-                for key, about in lines:
-                    yield Static(Content.styled(key.ljust(width), "$text-accent") + f"  {about}", markup=False)
+                for line in lines:
+                    name = f"  {line.name}" if line.name else ""
+                    parts = ((line.typed.ljust(width), "$text-accent"), f"  {line.does}", (name, "$text-disabled"))
+                    yield Static(Content.assemble(*parts), markup=False)
                 yield Static("", markup=False)
-            yield Static("Keys can be changed in config.toml, by the names in dim.", classes="hint", markup=False)
+            yield Static("config.toml can give other keys to what has a name behind it.", classes="hint", markup=False)
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
 
 
-def keys_of(bindings: Iterable[BindingType], keymap: dict[str, str]) -> list[tuple[str, str]]:
+def keys_of(bindings: Iterable[BindingType], keymap: dict[str, str]) -> list[Line]:
     """Keys as they are named on a keyboard, and what they do, with what the user's settings have changed."""
-    lines: list[tuple[str, str]] = []
+    lines: list[Line] = []
     for binding in bindings:
         if isinstance(binding, Binding) and binding.description:
             keys = keymap.get(binding.id or "", binding.key).split(",")
-            lines.append((" ".join(named(key.strip()) for key in keys), f"{binding.description}  ({binding.id})"))
+            typed = " ".join(named(key.strip()) for key in keys)
+            lines.append(Line(typed, binding.description, binding.id or ""))
     return lines
 
 
-def commands_of(commands: Iterable[Command]) -> list[tuple[str, str]]:
-    return [(f"/{command.name}", command.help) for command in sorted(commands, key=lambda c: c.name)]
+def commands_of(commands: Iterable[Command]) -> list[Line]:
+    return [Line(f"/{command.name}", command.help) for command in sorted(commands, key=lambda c: c.name)]
 
 
 _NAMES = {"ctrl": "Ctrl", "shift": "Shift", "alt": "Alt", "pageup": "PgUp", "pagedown": "PgDn", "slash": "/"}
 
 
 def named(key: str) -> str:
-    """ "ctrl+n" as "Ctrl+N", "up" as "Up"."""
+    """ "ctrl+n" as "Ctrl+N", "up" as "Up", "c" as "c"."""
+    parts = key.split("+")
     return "+".join(
-        _NAMES.get(
-            part, part.upper() if len(part) == 1 and "+" in key else part.capitalize() if len(part) > 1 else part
-        )
-        for part in key.split("+")
+        _NAMES.get(part) or (part if key == part and len(part) == 1 else part.capitalize()) for part in parts
     )

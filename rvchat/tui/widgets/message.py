@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from time import perf_counter
 from typing import ClassVar
 
@@ -13,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message as TextualMessage
+from textual.style import Style
 from textual.widgets import Static
 
 from rvchat.store.printable import one_line, printable
@@ -22,6 +22,11 @@ from rvchat.types import Message, ToolCall
 
 _QUESTION_LINES = 30
 _QUESTION_LETTERS = 4000
+_CUT = {
+    "length": "The answer reached its maximum length.",
+    "context": "The model's window is full.",
+    "memory": "There was no memory for more.",
+}
 
 
 class Fold(Vertical):
@@ -105,12 +110,13 @@ class MessageView(Vertical, can_focus=True):
         self.sibling = sibling
         self._with_statistics = False
         self._thinking_since: float | None = None
+        self._thought_s: float | None = None  # by the screen's clock
         self.body: Prose | None = Prose(message.content, classes="body") if message.role == "assistant" else None
         self.thoughts: Fold | None = None
         if message.reasoning:
             thinking = self.streaming and not message.content
             self._thinking_since = perf_counter() if thinking else None
-            title = "Thinking …" if thinking else self._thought_title(message)
+            title = "Thinking …" if thinking else self._thought_title()
             self.thoughts = Fold(title, message.reasoning, opened=thinking, classes="thoughts")
 
     def compose(self) -> ComposeResult:
@@ -148,26 +154,9 @@ class MessageView(Vertical, can_focus=True):
         """The sources of its code blocks, in order."""
         return self.body.codes() if self.body is not None else Prose(self.message.content).codes()
 
-    # --- while it grows ------------------------------------------------------------------------------------
-
-    def add_text(self, text: str) -> None:
-        if self.body is None:
-            return
-        self._end_thinking()
-        self.body.append(text)
-
-    def add_reasoning(self, text: str) -> None:
-        if self.thoughts is None:
-            self._begin_thinking(text)
-        else:
-            self.thoughts.body.append(text)
-
-    def add_call(self, call: ToolCall) -> None:
-        self._end_thinking()
-        self.mount(self._call(call), before=len(self.children) - 1)
-
     def show(self, message: Message, *, sibling: tuple[int, int] | None = None) -> None:
-        """Shows a newer state of the same message. Where the text on the screen differs, it is set right."""
+        """Shows a newer state of the same message: what of it is on the screen already stays there."""
+        missing = message.tool_calls[len(self.message.tool_calls) :]
         self.message = message
         if sibling is not None:
             self.sibling = sibling
@@ -176,10 +165,12 @@ class MessageView(Vertical, can_focus=True):
         if message.reasoning:
             if self.thoughts is None:
                 self._begin_thinking(message.reasoning)
-            elif self.thoughts is not None:
+            else:
                 self.thoughts.body.set_source(message.reasoning)
-        if message.content or not self.streaming:
+        if message.content or missing or not self.streaming:
             self._end_thinking()
+        if missing:
+            self.mount_all([self._call(call) for call in missing], before=len(self.children) - 1)
         self._settle()
 
     def _begin_thinking(self, text: str) -> None:
@@ -194,19 +185,18 @@ class MessageView(Vertical, can_focus=True):
             return
         if self._thinking_since is not None:
             self.thoughts.opened = False
-            if self.message.reasoning_s is None:
-                self.message = replace(self.message, reasoning_s=perf_counter() - self._thinking_since)
+            self._thought_s = perf_counter() - self._thinking_since
             self._thinking_since = None
-        self.thoughts.title = self._thought_title(self.message)
+        self.thoughts.title = self._thought_title()
 
     def _settle(self) -> None:
         if not self.is_mounted:
             return
-        self.query_one(".head", Static).update(self._head())
-        foot = self.query_one(".foot", Static)
-        content = self._foot()
-        foot.update(content)
-        foot.display = bool(content.plain)
+        for name, content in ((".head", self._head()), (".foot", self._foot())):
+            part = self.query_one(name, Static)
+            if part.content != content:  # equal text in other colours is equal here, which is as good
+                part.update(content)
+                part.display = bool(content.plain)
         self.set_class(self.message.status in ("stopped", "failed"), "-broken")
 
     # --- its parts -----------------------------------------------------------------------------------------
@@ -218,8 +208,30 @@ class MessageView(Vertical, can_focus=True):
         head = Content.styled(name, "bold")
         number, count = self.sibling
         if count > 1:
-            head += Content.styled(f"  ‹ {number}/{count} ›", "$text-accent")
+            head += Content.assemble(
+                "  ", self._button("‹", "older"), f" {number}/{count} ", self._button("›", "newer")
+            )
+        if self.has_focus or self.is_mouse_over:
+            acts = ["copy", "edit" if message.role == "user" else "retry"]
+            head += Content("  ").join([Content(" "), *(self._button(act, act) for act in acts)])
         return head
+
+    def _button(self, words: str, what: str) -> Content:
+        """Words that do `what` when they are clicked."""
+        click = Style.from_meta({"@click": f"screen.act_on({self.message.id!r}, {what!r})"})
+        return Content.styled(words, "$text-accent").stylize(click)
+
+    def on_focus(self) -> None:
+        self._settle()
+
+    def on_blur(self) -> None:
+        self._settle()
+
+    def on_enter(self) -> None:
+        self._settle()
+
+    def on_leave(self) -> None:
+        self._settle()
 
     def _question(self) -> Content:
         text = printable(self.message.content)
@@ -234,28 +246,23 @@ class MessageView(Vertical, can_focus=True):
     def _foot(self) -> Content:
         message = self.message
         parts: list[Content] = []
+        on, again = self._button("/continue", "continue"), self._button("Ctrl+R", "retry")
         if message.status == "stopped":
-            parts.append(Content.styled("Stopped. ", "$text-warning") + Content("g goes on, r tries again"))
+            parts.append(Content.assemble(("Stopped. ", "$text-warning"), on, " goes on, ", again, " tries again"))
         elif message.status == "failed":
             why = one_line(message.error or "The answer failed.", 500)
-            parts.append(Content.styled(why, "$text-error") + Content("  g goes on, r tries again"))
-        elif message.status == "complete" and message.finish in ("length", "context", "memory"):
-            reason = {
-                "length": "The answer reached its maximum length.",
-                "context": "The model's window is full.",
-                "memory": "There was no memory for more.",
-            }[message.finish]
-            parts.append(Content.styled(reason, "$text-warning") + Content("  g goes on"))
-        elif (
-            message.status == "complete" and message.role == "assistant" and not (message.content or message.tool_calls)
-        ):
+            parts.append(Content.assemble((why, "$text-error"), "  ", on, " goes on, ", again, " tries again"))
+        elif message.status == "complete" and message.finish in _CUT:
+            parts.append(Content.assemble((_CUT[message.finish], "$text-warning"), "  ", on, " goes on"))
+        elif message.status == "complete" and message.role == "assistant" and not self._says_something:
             parts.append(Content.styled("The model answered nothing.", "$text-muted"))
         if self._with_statistics and message.stats is not None:
             parts.append(Content.styled(statistics(message.stats), "$text-muted"))
         return Content("\n").join(parts)
 
-    def _thought_title(self, message: Message) -> str:
-        return "Thoughts" if message.reasoning_s is None else f"Thought for {seconds(message.reasoning_s)}"
+    def _thought_title(self) -> str:
+        took = self.message.reasoning_s if self.message.reasoning_s is not None else self._thought_s
+        return "Thoughts" if took is None else f"Thought for {seconds(took)}"
 
     def _call(self, call: ToolCall) -> Fold:
         arguments = call.raw or json.dumps(call.arguments, ensure_ascii=False, indent=2)

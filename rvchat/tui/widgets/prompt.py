@@ -18,7 +18,7 @@ from rvchat.store.printable import printable
 from rvchat.tui.widgets.list_of import ListOf, Row
 from rvchat.tui.widgets.snippets import Snippets
 
-PLACEHOLDER = "Write a message. Enter sends, Ctrl+J begins a new line, / lists commands, F1 helps."
+PLACEHOLDER = "Write a message. Enter sends, / lists commands, F1 helps."
 _MOST_HISTORY = 200
 
 

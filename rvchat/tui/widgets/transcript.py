@@ -58,10 +58,13 @@ class Transcript(VerticalScroll, can_focus=False):
     def following(self) -> bool:
         return not self._anchor_released
 
-    async def show(self, messages: Sequence[Message], sibling: Sibling, *, fresh: bool = False) -> None:
-        """Shows `messages`, the branch as it is now. Views of messages that stay are kept, so nothing jumps.
+    async def show(
+        self, messages: Sequence[Message], now: Callable[[Message], Message], sibling: Sibling, *, fresh: bool = False
+    ) -> None:
+        """Shows `messages`, the branch. Views of messages that stay are kept, so nothing jumps.
 
-        `fresh` begins anew, for another conversation."""
+        `now` gives the state of a message that is being made at the moment when it is shown. `fresh` begins anew, for
+        another conversation."""
         had = {message.id for message in self._messages}
         self._messages = list(messages)
         self._sibling = sibling
@@ -76,12 +79,12 @@ class Transcript(VerticalScroll, can_focus=False):
                 [v for i, v in views.items() if fresh or i not in {m.id for m in wanted}]
             )
             new: list[MessageView] = []
-            for message in wanted:
-                view = None if fresh else views.get(message.id)
+            for message in map(now, wanted):
+                view, place = None if fresh else views.get(message.id), sibling(message.id)
                 if view is None:
-                    new.append(MessageView(message, sibling=sibling(message.id)))
-                elif view.message != message or view.sibling != sibling(message.id):
-                    view.show(message, sibling=sibling(message.id))
+                    new.append(MessageView(message, sibling=place))
+                elif view.message != message or view.sibling != place:
+                    view.show(message, sibling=place)
             if new:
                 await self._column.mount_all(new)
         if fresh:
