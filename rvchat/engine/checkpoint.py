@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +18,8 @@ from rvchat.engine.w4a16 import PackedTensor, check_scheme
 from rvchat.errors import ModelError
 
 Float = npt.NDArray[np.float32]
+Int4Rows = tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]
+"""Nibbles plus 8, [rows, G, 16], input i of a group low and i + 16 high; scales [rows, G] in the file's type."""
 
 
 class Tensor(Protocol):
@@ -29,8 +31,14 @@ class Tensor(Protocol):
     def shape(self) -> tuple[int, ...]: ...
     @property
     def form(self) -> str: ...
+    @property
+    def stored_bytes(self) -> int: ...
     def rows(self, start: int = 0, stop: int | None = None) -> Float:
         """Rows of the tensor seen as a matrix. # [rows, shape[-1]]"""
+        ...
+
+    def int4_rows(self, start: int = 0, stop: int | None = None) -> Int4Rows | None:
+        """The same as the file has them where it holds INT4 in groups of 32; None where it does not."""
         ...
 
 
@@ -113,9 +121,16 @@ class PlainTensor:
     def form(self) -> str:
         return self.stored.dtype
 
+    @property
+    def stored_bytes(self) -> int:
+        return self.stored.data.nbytes
+
     def rows(self, start: int = 0, stop: int | None = None) -> Float:
         matrix = self.stored.array().reshape(-1, self.shape[-1] if self.shape else 1)
         return matrix[start:stop].astype(np.float32) + np.float32(self.plus)
+
+    def int4_rows(self, start: int = 0, stop: int | None = None) -> Int4Rows | None:
+        return None
 
 
 class HFCheckpoint:
@@ -200,8 +215,6 @@ class BlockTensor:
     """A tensor of a GGUF file."""
 
     stored: GGUFTensor
-    form: str
-    rows: Callable[..., Float]
 
     @property
     def name(self) -> str:
@@ -210,6 +223,24 @@ class BlockTensor:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.stored.shape
+
+    @property
+    def form(self) -> str:
+        return self.stored.type_name
+
+    @property
+    def stored_bytes(self) -> int:
+        return self.stored.data.nbytes
+
+    def rows(self, start: int = 0, stop: int | None = None) -> Float:
+        return self.stored.rows(start, stop)
+
+    def int4_rows(self, start: int = 0, stop: int | None = None) -> Int4Rows | None:
+        """Q4_0 is blocks of a float16 scale and 16 bytes in this very order."""
+        if self.form != "Q4_0":
+            return None
+        blocks = self.stored.data[start:stop].reshape(-1, self.shape[-1] // 32, 18)
+        return blocks[..., 2:], np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0]
 
 
 class GGUFCheckpoint:
@@ -225,7 +256,7 @@ class GGUFCheckpoint:
         if name not in self.file.tensors:
             raise ModelError(f"{self.file.path} lacks the tensor {name}", "Fetch the file again.")
         stored = self.file.tensors[name]
-        return BlockTensor(stored, stored.type_name, stored.rows)
+        return BlockTensor(stored)
 
     def _check_rope(self) -> None:
         """Gemma 4 files say which pairs of full layers turn by divisors of the frequencies: 1, or a huge number."""

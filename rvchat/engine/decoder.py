@@ -21,7 +21,8 @@ from rvchat.engine.norm import rms_norm
 from rvchat.engine.params import Layers, Params
 from rvchat.engine.rope import rotate, turns
 from rvchat.kernels.attention import Pages, attention
-from rvchat.kernels.linear import linear, product
+from rvchat.kernels.linear import linear, product, take_layer
+from rvchat.kernels.quantised import QuantisedRows
 
 Array = jax.Array
 
@@ -36,19 +37,37 @@ Traces = Array | None
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Step:
-    """S sequences by C new tokens, and the pages of what stands before them.
+    """S sequences by C new tokens, and what stands before them: pages, and then rows that no page holds yet.
 
-    tokens: int32 [S, C], of which the first `count` [S] of each sequence are real.
+    tokens: int32 [S, C], of which the first `count` [S] of each sequence are real; recent: rows [L, S, R, K, H] of
+    which the first `recent_count` are real, while several tokens are decoded in one call (C is 1 then).
     """
 
     tokens: Array
     count: Array
     pages: Mapping[Kind, Pages]
+    recent: Mapping[Kind, Rows] | None = None
+    recent_count: Array | None = None
 
     @property
     def start(self) -> Array:
         """The position of each sequence's first new token. # int32 [S]"""
-        return self.pages["full"].start
+        start = self.pages["full"].start
+        return start if self.recent_count is None else start + self.recent_count
+
+    def beside_pages(self, kind: Kind, owner: Array | int, new: Rows) -> tuple[Array, Array, Array]:
+        """Keys and values of layer `owner` that no page holds, the new ones last, and how many are real.
+
+        # 2 x [S, C, K, H] or 2 x [S, R, K, H], int32 [S]
+        """
+        if self.recent is None or self.recent_count is None:
+            return *new, self.count
+        earlier = self.recent[kind]
+        keys, values = (
+            lax.dynamic_update_slice_in_dim(take_layer(old, owner), row, self.recent_count, axis=1)
+            for old, row in zip(earlier, new, strict=True)
+        )
+        return keys, values, self.recent_count + self.count
 
 
 @dataclass(frozen=True)
@@ -105,12 +124,14 @@ def decode(
 
 def embed(config: ModelConfig, params: Params, tokens: Array) -> Array:
     """Rows of the embedding, scaled. The scale is rounded as the activations are. # [S, C, D]"""
-    rows = jnp.take(params.embed, tokens, axis=0, mode="clip")
+    table = params.embed
+    rows = table.rows(tokens) if isinstance(table, QuantisedRows) else jnp.take(table, tokens, axis=0, mode="clip")
     dtype = activation_dtype(params)
     return rows.astype(dtype) * jnp.asarray(config.hidden_size**0.5, dtype)
 
 
 def activation_dtype(params: Params) -> jnp.dtype:
+    """What activations are computed in: the type of what is never quantised."""
     return jnp.dtype(params.final_norm.dtype)
 
 
@@ -134,7 +155,8 @@ def logits(config: ModelConfig, params: Params, x: Array) -> Array:
     """float32 scores of every token after x [..., D], after the soft cap. # [..., V]"""
     with jax.named_scope("head"):
         normed = rms_norm(x, params.final_norm, config.norm_eps)
-        scores = product(normed, params.embed)
+        table = params.embed
+        scores = table.product(normed) if isinstance(table, QuantisedRows) else product(normed, table)
         return scores if config.softcap is None else config.softcap * jnp.tanh(scores / config.softcap)
 
 
@@ -258,5 +280,6 @@ class _Run:
             if config.value_norm:
                 v = rms_norm(v, None, eps)
             rows, owner = (k, v), before + place
-        out = attention(q, self.queries.positions, k, v, self.step.pages[kind], owner, self.step.count, a.window)
+        keys, values, count = self.step.beside_pages(kind, owner, (k, v))
+        out = attention(q, self.queries.positions, keys, values, self.step.pages[kind], owner, count, a.window)
         return linear(out.reshape(s, q_len, -1), stacks["o"], place), rows

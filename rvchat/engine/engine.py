@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,22 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from rvchat.engine.checkpoint import open_checkpoint
-from rvchat.engine.config import Form, ModelConfig, weight_bytes
+from rvchat.engine.config import ModelConfig
 from rvchat.engine.generation import Generation
 from rvchat.engine.loading import Loader, Progress
-from rvchat.engine.memory import KVPlan, available_bytes, check_fits
+from rvchat.engine.memory import KVPlan
 from rvchat.engine.pages import PageTable, empty_pools
 from rvchat.engine.pages import Sequence as PageSequence
 from rvchat.engine.params import Params, bytes_of
 from rvchat.engine.runner import Runner
+from rvchat.engine.storage import Dtype, Storage, Weights
 from rvchat.errors import BadInputError
 from rvchat.types import Request, Sampling, TokenChunk
 
-Weights = Literal["auto", "int4", "int8", "bf16", "float32"]
-Dtype = Literal["auto", "float32", "bfloat16"]
-
-# Numbers of new tokens that programs are compiled for: one step of decoding, and pieces of a prompt.
-LADDER = (1, 32, 128, 512)
+# Numbers of prompt tokens that programs are compiled for.
+LADDER = (32, 128, 512)
 PAGE_SIZE = 256
 
 
@@ -74,18 +71,18 @@ class Engine:
     ) -> Engine:
         """Loads a folder with config.json and safetensors, or a .gguf file.
 
-        `dtype` is what activations are computed in; "float32" is the exact path: float32 arithmetic on whatever the
-        weights stand for. `kv_memory`: bytes for keys and values. `max_context`: tokens. `progress(stage, fraction)`
-        hears of the stages "open", "read" and "compile", and may raise to abort. Raises ModelError for files that
-        cannot be used, DoesNotFitError, with the figures, for a model too large for this machine.
+        `weights`: how linear layers are stored; "auto" takes each as its file has it where a form holds that. `dtype`
+        is what activations are computed in; "float32" is the exact path: float32 arithmetic on whatever the weights
+        stand for, no activation rounded, and with "auto" no weight either. `kv_memory`: bytes for keys and values.
+        `max_context`: tokens. `progress(stage, fraction)` hears of the stages "open", "read" and "compile", and may
+        raise to abort. Raises ModelError for files that cannot be used, DoesNotFitError, with the figures, for a model
+        too large for this machine.
         """
         progress = progress or quiet
         progress("open", 0.0)
         checkpoint = open_checkpoint(path)
-        device = jax.devices()[0]
-        form = storage_form(weights, dtype, device, checkpoint.config)
-        check_fits(checkpoint.config, form, available_bytes(device))
-        params = Loader(checkpoint, jnp.dtype(jnp.float32 if form == "float32" else jnp.bfloat16), progress).load()
+        storage = Storage.decide(weights, dtype, jax.devices()[0], checkpoint)
+        params = Loader(checkpoint, storage, progress).load()
         engine = cls(checkpoint.config, params, kv_memory=kv_memory, max_context=max_context)
         engine.warm_up(progress)
         return engine
@@ -101,14 +98,13 @@ class Engine:
         return {"weights": bytes_of(self._runner.params), "kv": bytes_of(self._runner.pools)}
 
     def warm_up(self, progress: Progress = quiet) -> None:
-        """Compiles the shapes that a conversation starts with, and times them."""
-        lengths = [min(length, self.max_context - 1) for length in self._runner.ladder[:2]]
-        for done, length in enumerate(lengths):
-            progress("compile", done / len(lengths))
-            for _ in range(2):  # the first call compiles, the second is timed
-                request = Request([self.config.bos_id] * length, Sampling(temperature=0.0), max_new_tokens=1)
-                for _chunk in self.generate(request):
-                    pass
+        """Compiles the programs that a conversation starts with, and times them."""
+        length = min(self._runner.ladder[0], self.max_context - 3)
+        request = Request([self.config.bos_id] * length, Sampling(temperature=0.0), max_new_tokens=3)
+        for done in range(2):  # the first answer compiles, the second is timed
+            progress("compile", done / 2)
+            for _chunk in self.generate(request):
+                pass
         progress("compile", 1.0)
 
     def logits(self, ids: Sequence[int], chunk: int | None = None) -> npt.NDArray[np.float32]:
@@ -172,16 +168,3 @@ class Engine:
         bad = next((i for i in ids if not 0 <= i < self.config.vocab_size), None)
         if bad is not None:
             raise BadInputError(f"Id {bad} is not in the vocabulary of {self.config.vocab_size:,}")
-
-
-def storage_form(weights: Weights, dtype: Dtype, device: jax.Device, config: ModelConfig) -> Form:
-    """How weights are stored. "auto" is float32 on a CPU, which multiplies it fastest, where there is room for it."""
-    if dtype == "float32" or weights == "float32":
-        return "float32"
-    if weights not in ("auto", "bf16"):
-        raise BadInputError(f"weights={weights!r} is not available", "Choose auto, bf16 or float32.")
-    if weights == "auto" and dtype == "auto" and device.platform == "cpu":
-        available = available_bytes(device)
-        if available is not None and weight_bytes(config, "float32") < available // 2:
-            return "float32"
-    return "bf16"

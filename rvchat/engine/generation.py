@@ -1,21 +1,26 @@
-"""One answer: the prompt in pieces, then step after step, each issued before the last one's token is read."""
+"""One answer: the prompt in pieces, then calls of some steps, each issued before the last one's tokens are read."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rvchat.engine.pages import PagesExhaustedError
 from rvchat.engine.pages import Sequence as PageSequence
-from rvchat.engine.programs import Draw
-from rvchat.engine.runner import Runner
+from rvchat.engine.programs import Answers, Draw
+from rvchat.engine.runner import Call, Runner
+from rvchat.errors import BadInputError
 from rvchat.types import FinishReason, Request, Stats, TokenChunk
 
 Array = jax.Array
+
+MOST_STOP_IDS = 16
 
 
 @dataclass
@@ -30,79 +35,101 @@ class Generation:
     new_tokens: int = 0
     first_token_at: float | None = None
 
+    def __post_init__(self) -> None:
+        if len(self.request.stop_ids) > MOST_STOP_IDS:
+            raise BadInputError(
+                f"There are {len(self.request.stop_ids)} stop ids; at most {MOST_STOP_IDS} are possible"
+            )
+
     def run(self) -> Iterator[TokenChunk]:
         """Ends after the chunk that has a finish reason. Closing it gives the pages back."""
         try:
             yield from self._run()
+        except PagesExhaustedError:
+            yield self._chunk([], "memory")
         finally:
             self.runner.table.release(self.sequence)
+
+    @property
+    def _limit(self) -> tuple[int, FinishReason]:
+        """How many tokens there may be at most, and what it is called to reach that."""
+        room = self.max_context - len(self.request.ids)
+        wanted = self.request.max_new_tokens
+        return (room, "context") if wanted is None or wanted > room else (wanted, "length")
 
     def _run(self) -> Iterator[TokenChunk]:
         ids = list(self.request.ids)
         draw = Draw.start([self.request.sampling], self.runner.config.vocab_size)
-        try:
-            done = 0
-            while done < len(ids):
-                if self._cancelled():
-                    yield self._chunk((), "cancelled")
-                    return
-                piece = ids[done : done + self.runner.prompt_rung(len(ids) - done)]
-                final = done + len(piece) == len(ids)
-                draw, token = self.runner.read(self.sequence, piece, done, draw, final=final)
-                done += len(piece)
-                if self.request.on_prefill is not None:
-                    self.request.on_prefill(done, len(ids))
-            if self.request.max_new_tokens is not None and self.request.max_new_tokens < 1:
-                yield self._chunk((), "length")
+        done = 0
+        while done < len(ids):
+            if self._cancelled():
+                yield self._chunk([], "cancelled")
                 return
-            yield from self._decode(token, len(ids), draw)
-        except PagesExhaustedError:
-            yield self._chunk((), "memory")
+            piece = ids[done : done + self.runner.prompt_rung(len(ids) - done)]
+            done += len(piece)
+            draw, token = self.runner.read(self.sequence, piece, done - len(piece), draw, final=done == len(ids))
+            if self.request.on_prefill is not None:
+                self.request.on_prefill(done, len(ids))
+        limit, reason = self._limit
+        if limit < 1:
+            yield self._chunk([], reason)
+            return
+        # The first token is delivered before anything else is done.
+        first = int(np.asarray(token)[0])
+        chunk = self._deliver([first])
+        yield chunk
+        if chunk.finish is None:
+            yield from self._decode(Answers(token, jnp.zeros(1, bool), draw))
 
-    def _decode(self, token: Array, position: int, draw: Draw) -> Iterator[TokenChunk]:
-        """`token` [1] stands at `position`, and is still on the device."""
-        limit = self.request.max_new_tokens
-        stop_ids = frozenset(self.request.stop_ids)
+    def _decode(self, answers: Answers) -> Iterator[TokenChunk]:
+        stop_ids = np.full((1, MOST_STOP_IDS), -1, np.int32)
+        stop_ids[0, : len(self.request.stop_ids)] = self.request.stop_ids
+        stops = jnp.asarray(stop_ids)
+        limit, _ = self._limit
+        calls: deque[Call] = deque()
+        issued, exhausted = 1, False
         while True:
-            last = (limit is not None and self.new_tokens + 1 >= limit) or position + 1 >= self.max_context
-            following: Array | None = None
-            exhausted = False
-            if self.first_token_at is not None and not last and not self._cancelled():
-                # Issued before this token is read; the very first token is delivered before anything else is done.
+            while len(calls) < 2 and issued < limit and not exhausted and not self._cancelled():
+                steps = self.runner.steps(limit - issued)
+                position = len(self.request.ids) + issued - 1
                 try:
-                    draw, following = self.runner.step(self.sequence, token, position, draw)
+                    answers, call = self.runner.decode(self.sequence, answers, position, stops, steps)
                 except PagesExhaustedError:
                     exhausted = True
-            value = int(np.asarray(token)[0])
-            if self.first_token_at is None:
-                self.first_token_at = time.perf_counter()
-            if self._cancelled():
-                yield self._chunk((), "cancelled")
+                    break
+                calls.append(call)
+                issued += steps
+            if not calls:
+                yield self._chunk([], "cancelled" if self._cancelled() else "memory")
                 return
-            if value in stop_ids:
-                yield self._chunk((), "stop")
+            call = calls.popleft()
+            chunk = self._deliver(self.runner.finish(call))
+            yield chunk
+            if chunk.finish is not None:
                 return
-            self.new_tokens += 1
-            finish: FinishReason | None = None
-            if last:
-                finish = "length" if limit is not None and self.new_tokens >= limit else "context"
-            elif exhausted:
-                finish = "memory"
-            yield self._chunk((value,), finish)
-            if finish is not None:
-                return
-            if following is None:
-                draw, following = self.runner.step(self.sequence, token, position, draw)
-            token, position = following, position + 1
+
+    def _deliver(self, tokens: list[int]) -> TokenChunk:
+        """The chunk of new tokens, up to a stop id, and why the answer ends with them if it does."""
+        if self.first_token_at is None:
+            self.first_token_at = time.perf_counter()
+        if self._cancelled():
+            return self._chunk([], "cancelled")
+        stop = next((i for i, token in enumerate(tokens) if token in self.request.stop_ids), None)
+        kept = tokens[:stop]
+        self.new_tokens += len(kept)
+        limit, reason = self._limit
+        if stop is not None:
+            return self._chunk(kept, "stop")
+        return self._chunk(kept, reason if self.new_tokens >= limit else None)
 
     def _cancelled(self) -> bool:
         return self.request.cancel is not None and self.request.cancel.is_set()
 
-    def _chunk(self, ids: tuple[int, ...], finish: FinishReason | None) -> TokenChunk:
+    def _chunk(self, ids: list[int], finish: FinishReason | None) -> TokenChunk:
         now = time.perf_counter()
         first = self.first_token_at if self.first_token_at is not None else now
         return TokenChunk(
-            ids,
+            tuple(ids),
             finish,
             Stats(
                 prompt_tokens=len(self.request.ids),

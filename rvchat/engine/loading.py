@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -10,32 +11,39 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from rvchat.engine import quantising
 from rvchat.engine.checkpoint import BlockTensor, Checkpoint, Tensor
-from rvchat.engine.config import KINDS, Kind, Segment, Weight, layer_weights, model_weights
+from rvchat.engine.config import Form, Kind, Segment, Weight, all_weights, layer_weights, model_weights
+from rvchat.engine.nibbles import GROUP
 from rvchat.engine.params import Layers, Params, PerLayerParams, SegmentParams
+from rvchat.engine.storage import Storage
 from rvchat.engine.table import BLOCK_FORMS, Table
 from rvchat.errors import ModelError
+from rvchat.kernels.quantised import RUN, Quantised, QuantisedRows
 
 Progress = Callable[[str, float], None]
 
 # So many values are converted at a time: what a load needs beyond the parameters themselves.
 BLOCK_VALUES = 1 << 22
 
+DTYPES = {"float32": np.dtype(np.float32), "bf16": np.dtype(jnp.bfloat16)}
 
+
+@dataclass
 class Loader:
-    """Fills parameters of `dtype` from a checkpoint, reporting the share of values read."""
+    """Fills parameters from a checkpoint, in the forms that `storage` says, reporting the share of values read."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: jnp.dtype, progress: Progress) -> None:
-        self.checkpoint, self.config, self.dtype, self.progress = checkpoint, checkpoint.config, dtype, progress
-        self._total = sum(
-            w.size * s.count(k) for s in self.config.segments for k in KINDS for w in self._layer(s, k).values()
-        ) + sum(w.size for w in model_weights(self.config).values())
-        self._done = 0
+    checkpoint: Checkpoint
+    storage: Storage
+    progress: Progress
+    _done: int = 0
 
-    def _layer(self, segment: Segment, kind: Kind) -> dict[str, Weight]:
-        return layer_weights(self.config, segment, kind)
+    def __post_init__(self) -> None:
+        self.config = self.checkpoint.config
+        self._total = sum(weight.size * count for _, weight, count in all_weights(self.config))
 
     def load(self) -> Params:
+        """Raises ModelError naming a tensor that is missing or has another shape than the configuration says."""
         model = model_weights(self.config)
         segments = tuple(
             SegmentParams(self.layers(segment, "sliding"), self.layers(segment, "full"))
@@ -45,65 +53,108 @@ class Loader:
         if self.config.per_layer_width:
             per_layer = PerLayerParams(
                 self.table(model["per_layer_table"]),
-                self.model_weight("per_layer_projection", model),
-                self.model_weight("per_layer_norm", model),
+                self.plain([self.find("per_layer_projection", model["per_layer_projection"])], self.storage.compute)[0],
+                self.plain([self.find("per_layer_norm", model["per_layer_norm"])], self.storage.compute)[0],
             )
-        return Params(self.model_weight("embed", model), self.model_weight("final_norm", model), per_layer, segments)
+        norm = self.plain([self.find("final_norm", model["final_norm"])], self.storage.compute)[0]
+        return Params(self.embedding(model["embed"]), norm, per_layer, segments)
 
     def layers(self, segment: Segment, kind: Kind) -> Layers | None:
         numbers = segment.layer_numbers(kind)
         if not numbers:
             return None
         stacks: Layers = {}
-        for field, weight in self._layer(segment, kind).items():
-            out = np.empty((len(numbers), *weight.shape), self.dtype)
-            for place, number in enumerate(numbers):
-                self.fill(out[place : place + 1], self.find(field, weight, number))
-            if weight.role == "experts":
-                out = out.reshape(-1, *weight.shape[1:])
-            stacks[field] = place_on_device(out)
+        for field, weight in layer_weights(self.config, segment, kind).items():
+            tensors = [self.find(field, weight, number) for number in numbers]
+            form = self.storage.stack(weight.role, tensors, weight.shape[-1] if weight.shape else 1)
+            if form in ("int4", "int8"):
+                stacks[field] = self.quantised(tensors, weight, form)
+            else:
+                plain = self.plain(tensors, form)
+                # Every expert is a layer of its stack.
+                stacks[field] = plain.reshape(-1, *weight.shape[1:]) if weight.role == "experts" else plain
         return stacks
 
-    def model_weight(self, field: str, weights: dict[str, Weight]) -> jax.Array:
-        out = np.empty((1, *weights[field].shape), self.dtype)
-        self.fill(out, self.find(field, weights[field], None))
-        return place_on_device(out[0])
-
-    def table(self, weight: Weight) -> Table:
-        """The per-layer table as its file stores it where a step can read rows of that form."""
-        tensor = self.find("per_layer_table", weight, None)
-        if isinstance(tensor, BlockTensor) and tensor.form in (*BLOCK_FORMS, "F16"):
-            form = tensor.form
-            data: npt.NDArray[Any] = tensor.stored.data
-            data = data.view(np.float16) if form == "F16" else data
-            self._advance(weight.size)
-        else:
-            form = "BF16" if tensor.form == "BF16" or self.dtype == jnp.bfloat16 else "F32"
-            data = np.empty(weight.shape, jnp.bfloat16 if form == "BF16" else np.float32)
-            self.fill(data[None], tensor)
-        return Table(place_on_device(data), form, weight.shape[-1])
-
-    def find(self, field: str, weight: Weight, layer: int | None) -> Tensor:
+    def find(self, field: str, weight: Weight, layer: int | None = None) -> Tensor:
         tensor = self.checkpoint.tensor(field, layer)
         found = tensor.shape
         if found != weight.shape and not (weight.shape == () and found == (1,)):
             raise ModelError(f"Tensor {tensor.name} has shape {found}; the configuration needs {weight.shape}")
         return tensor
 
-    def fill(self, out: npt.NDArray[Any], tensor: Tensor) -> None:
-        """Writes one tensor into out [1, *shape]."""
-        matrix = out.reshape(-1, out.shape[-1] if tensor.shape and out.ndim > 1 else 1)
-        step = max(1, BLOCK_VALUES // matrix.shape[1])
-        for start in range(0, len(matrix), step):
-            block = tensor.rows(start, start + step)
-            matrix[start : start + step] = block
-            self._advance(block.size)
+    def plain(self, tensors: list[Tensor], form: Form) -> jax.Array:
+        """# [tensors, *shape]; a scalar's shape is ()"""
+        shape = tensors[0].shape if tensors[0].shape != (1,) else ()
+        out = np.empty((len(tensors), *shape), DTYPES[form])
+        for place, tensor in enumerate(tensors):
+            matrix = out[place : place + 1].reshape(-1, shape[-1] if shape else 1)
+            for start, stop in self.blocks(matrix.shape):
+                matrix[start:stop] = tensor.rows(start, stop)
+        return on_device(out)
+
+    def quantised(self, tensors: list[Tensor], weight: Weight, form: Form) -> Quantised:
+        outputs, inputs = weight.shape[-2:]
+        experts = weight.shape[0] if weight.role == "experts" else 1
+        count = len(tensors) * experts
+        if form == "int4":
+            values: npt.NDArray[Any] = np.empty((count, inputs // GROUP, RUN, outputs), np.uint8)
+            scale_type = self.integers(tensors[0], form, slice(0, 1))[1].dtype
+            scales: npt.NDArray[Any] = np.empty((count, inputs // GROUP, outputs), scale_type)
+        else:
+            values = np.empty((count, inputs // RUN, RUN, outputs), np.int8)
+            scales = np.empty((count, 1, outputs), np.float32)
+        for place in range(count):
+            tensor, base = tensors[place // experts], place % experts * outputs
+            for start, stop in self.blocks((outputs, inputs)):
+                rows = slice(base + start, base + stop)
+                integers, scale = self.integers(tensor, form, rows)
+                runs = integers.reshape(stop - start, -1, RUN)
+                values[place, :, :, start:stop] = runs.transpose(1, 2, 0)
+                scales[place, :, start:stop] = scale.reshape(stop - start, -1).T
+        return Quantised(on_device(values), on_device(scales), 4 if form == "int4" else 8, self.storage.exact)
+
+    @staticmethod
+    def integers(tensor: Tensor, form: Form, rows: slice) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Rows of a tensor in INT4 (as the file has them if it does) or INT8: integers and scales."""
+        if form == "int8":
+            return quantising.int8(tensor.rows(rows.start, rows.stop))
+        return tensor.int4_rows(rows.start, rows.stop) or quantising.int4(tensor.rows(rows.start, rows.stop))
+
+    def embedding(self, weight: Weight) -> jax.Array | QuantisedRows:
+        tensor = self.find("embed", weight)
+        form = self.storage.embedding(tensor)
+        if form != "int8":
+            return self.plain([tensor], form)[0]
+        values, scales = np.empty(weight.shape, np.int8), np.empty((weight.shape[0], 1), np.float32)
+        for start, stop in self.blocks(weight.shape):
+            values[start:stop], scales[start:stop, 0] = quantising.int8(tensor.rows(start, stop))
+        return QuantisedRows(on_device(values), on_device(scales), self.storage.exact)
+
+    def table(self, weight: Weight) -> Table:
+        """The per-layer table as its file stores it, where a step can read rows of that form."""
+        tensor = self.find("per_layer_table", weight)
+        if isinstance(tensor, BlockTensor) and tensor.form in (*BLOCK_FORMS, "F16"):
+            data: npt.NDArray[Any] = tensor.stored.data
+            data = data.view(np.float16) if tensor.form == "F16" else data
+            self._advance(weight.size)
+            return Table(on_device(data), tensor.form, weight.shape[-1])
+        form: Form = "bf16" if tensor.form == "BF16" or self.storage.compute == "bf16" else "float32"
+        return Table(self.plain([tensor], form)[0], "BF16" if form == "bf16" else "F32", weight.shape[-1])
+
+    def blocks(self, shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+        """Ranges of rows of a matrix, some millions of values each."""
+        rows, width = shape
+        step = max(1, BLOCK_VALUES // width)
+        for start in range(0, rows, step):
+            stop = min(start + step, rows)
+            yield start, stop
+            self._advance((stop - start) * width)
 
     def _advance(self, values: int) -> None:
         self._done += values
         self.progress("read", min(1.0, self._done / self._total))
 
 
-def place_on_device(array: npt.NDArray[Any]) -> jax.Array:
+def on_device(array: npt.NDArray[Any]) -> jax.Array:
     placed: jax.Array = jax.device_put(array)
     return placed

@@ -1,4 +1,4 @@
-"""How much memory there is, and refusing what would not fit before it is tried."""
+"""How much memory there is, and how much of it keys and values get."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 
-from rvchat.engine.config import KINDS, Form, Kind, ModelConfig, kv_bytes_per_token, weight_bytes
+from rvchat.engine.config import KINDS, Kind, ModelConfig, kv_bytes_per_token
 from rvchat.errors import DoesNotFitError
 
 # What the program itself, compiled code and activations need beside weights and pages.
@@ -42,19 +42,6 @@ def _cgroup_available() -> int | None:
     except (OSError, ValueError):  # no cgroup v2, or no limit file at its root
         return None
     return None if limit == "max" else int(limit) - used
-
-
-def check_fits(config: ModelConfig, form: Form, available: int | None) -> None:
-    """Raises DoesNotFitError when the weights in `form` need more than there is, naming a form that would fit."""
-    needed = weight_bytes(config, form) + RESERVE
-    if available is None or needed <= available:
-        return
-    smaller: tuple[Form, ...] = ("bf16", "int8", "int4")
-    fitting = [f for f in smaller if weight_bytes(config, f) + RESERVE <= available]
-    hint = f"Load it with weights={fitting[0]!r}." if fitting else "Use a smaller model."
-    raise DoesNotFitError(
-        f"The model needs {gigabytes(needed)} in {form}, and {gigabytes(available)} of memory are free", hint
-    )
 
 
 def gigabytes(count: int) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from rvchat.engine.table import Table
+from rvchat.kernels.quantised import QuantisedRows
 
 Array = jax.Array
 
-Layers = dict[str, Array]
-"""The layers of one kind in one segment: field (`layer_weights` in config.py) -> stack [L, ...]; experts' stacks are
-[L * E, ...], so that a product takes one expert as it takes one layer."""
+Layers = dict[str, Any]
+"""The layers of one kind in one segment: field (`layer_weights` in config.py) -> stack [L, ...], an array or
+`Quantised`; experts' stacks are [L * E, ...], so that a product takes one expert as it takes one layer."""
 
 
 @jax.tree_util.register_dataclass
@@ -40,7 +42,7 @@ class PerLayerParams:
 class Params:
     """embed: [V, D], which is also the head; final_norm: [D]."""
 
-    embed: Array
+    embed: Array | QuantisedRows
     final_norm: Array
     per_layer: PerLayerParams | None
     segments: tuple[SegmentParams, ...]

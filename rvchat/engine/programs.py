@@ -1,4 +1,4 @@
-"""The compiled programs: a score of every position, a chunk of a prompt, one step of decoding.
+"""The compiled programs: a score of every position, a piece of a prompt, some steps of decoding.
 
 Each is compiled once per shape. Lengths, page ids and sampling settings are arrays. Pools are donated.
 """
@@ -15,14 +15,17 @@ import jax.numpy as jnp
 from jax import lax
 
 from rvchat.engine.config import KINDS, Kind, ModelConfig
-from rvchat.engine.decoder import Result, Step, decode, logits
-from rvchat.engine.pages import KVPages, write
+from rvchat.engine.decoder import Result, Rows, Step, decode, logits
+from rvchat.engine.pages import KVPages, Pool, write
 from rvchat.engine.params import Params
 from rvchat.engine.sampling import Settings, choose
 from rvchat.kernels.attention import Pages
 from rvchat.types import Sampling
 
 Array = jax.Array
+
+# Steps that one call of decoding may take.
+MOST_STEPS = 16
 
 
 @jax.tree_util.register_dataclass
@@ -86,18 +89,97 @@ def score(
 def advance(
     config: ModelConfig, params: Params, pools: KVPages, chunk: Chunk, draw: Draw, final: Array
 ) -> tuple[KVPages, Draw, Array]:
-    """Reads a chunk and, where `final` (bool []), chooses the token after it. # pools, draw, int32 [S]
+    """Reads a piece of a prompt and, where `final` (bool []), chooses the token after it. # pools, draw, int32 [S]
 
-    A chunk of a prompt and a step of decoding are this program at different shapes.
+    Layers that share KV are run for the last token of the chunk only.
     """
     result = decode(config, params, _step(pools, chunk), last_only=True)
     draw = draw.saw(chunk.tokens, chunk.count)
 
-    def choice() -> Array:
-        scores = logits(config, params, result.x[:, 0])
-        with jax.named_scope("sample"):
-            keys = jax.vmap(jax.random.fold_in)(draw.keys, chunk.start + chunk.count)
-            return choose(scores, draw.settings, draw.seen, keys)
-
-    token = lax.cond(final, choice, lambda: jnp.zeros(chunk.start.shape, jnp.int32))
+    token = lax.cond(
+        final,
+        lambda: _choice(config, params, result.x, draw, chunk.start + chunk.count),
+        lambda: jnp.zeros(chunk.start.shape, jnp.int32),
+    )
     return _written(pools, chunk, result), draw, token
+
+
+def _choice(config: ModelConfig, params: Params, x: Array, draw: Draw, positions: Array) -> Array:
+    """The token that comes to stand at `positions` [S], after x [S, 1, D]. # int32 [S]"""
+    scores = logits(config, params, x[:, 0])
+    with jax.named_scope("sample"):
+        keys = jax.vmap(jax.random.fold_in)(draw.keys, positions)
+        return choose(scores, draw.settings, draw.seen, keys)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Answers:
+    """What one call of decoding hands to the next, on the device.
+
+    token: int32 [S], chosen and not yet read; done: bool [S], it or an earlier one was a stop id.
+    """
+
+    token: Array
+    done: Array
+    draw: Draw
+
+
+@partial(jax.jit, static_argnames=("config",), donate_argnames=("pools", "answers"))
+def extend(
+    config: ModelConfig,
+    params: Params,
+    pools: KVPages,
+    answers: Answers,
+    start: Array,
+    tables: dict[Kind, Array],
+    stop_ids: Array,
+    steps: Array,
+) -> tuple[KVPages, Answers, Array, Array]:
+    """Up to `steps` (at most MOST_STEPS) more tokens of each sequence; fewer once all have met one of `stop_ids`.
+
+    start: int32 [S], the positions of `answers.token`; stop_ids: int32 [S, n], -1 where there are fewer. New keys and
+    values are kept beside the pages, which no loop carries, and are written at the end.
+    # pools, answers, tokens int32 [S, MOST_STEPS], how many of them are made int32 []
+    """
+    s = start.shape[0]
+    pages = {k: Pages(pools[k].keys, pools[k].values, tables[k], start) for k in KINDS}
+    recent = {k: _no_rows(pools[k], s) for k in KINDS if config.owners(k)}
+    ids = jnp.zeros((s, MOST_STEPS), jnp.int32)
+    one = jnp.ones(s, jnp.int32)
+
+    def stopped(token: Array, done: Array) -> Array:
+        return done | (token[:, None] == stop_ids).any(-1)
+
+    Carry = tuple[Array, Answers, dict[Kind, Rows], Array]
+
+    def unfinished(carry: Carry) -> Array:
+        i, answers, _, _ = carry
+        return (i < steps) & ~answers.done.all()
+
+    def step(carry: Carry) -> Carry:
+        i, answers, recent, ids = carry
+        tokens = answers.token[:, None]
+        draw = answers.draw.saw(tokens, one)
+        result = decode(config, params, Step(tokens, one, pages, recent, i), last_only=True)
+        token = _choice(config, params, result.x, draw, start + i + 1)
+        rows = result.rows
+        recent = {k: (_at(old[0], rows[k][0], i, 2), _at(old[1], rows[k][1], i, 2)) for k, old in recent.items()}
+        return i + 1, Answers(token, stopped(token, answers.done), draw), recent, _at(ids, token[:, None], i, 1)
+
+    answers = replace(answers, done=stopped(answers.token, answers.done))
+    made, answers, recent, ids = lax.while_loop(unfinished, step, (jnp.int32(0), answers, recent, ids))
+    with jax.named_scope("write_pages"):
+        new = {k: write(pools[k], rows, tables[k], start, made * one) for k, rows in recent.items()}
+    return {**pools, **new}, answers, ids, made
+
+
+def _no_rows(pool: Pool, sequences: int) -> Rows:
+    layers, _, heads, _, width = pool.keys.shape
+    empty = jnp.zeros((layers, sequences, MOST_STEPS, heads, width), pool.keys.dtype)
+    return empty, empty
+
+
+def _at(whole: Array, part: Array, place: Array, axis: int) -> Array:
+    updated: Array = lax.dynamic_update_slice_in_dim(whole, part.astype(whole.dtype), place, axis)
+    return updated

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from rvchat.engine.config import KINDS, ModelConfig
+from rvchat.engine.config import KINDS, Kind, ModelConfig
 from rvchat.engine.pages import KVPages, PageTable
 from rvchat.engine.pages import Sequence as PageSequence
 from rvchat.engine.params import Params
-from rvchat.engine.programs import Chunk, Draw, advance, score
+from rvchat.engine.programs import MOST_STEPS, Answers, Chunk, Draw, advance, extend, score
 
 Array = jax.Array
 
@@ -23,11 +23,25 @@ Array = jax.Array
 CALL_SECONDS = 0.15
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of decoding that is under way. ids: int32 [1, MOST_STEPS], of which `made` [] are there when it ends."""
+
+    ids: Array
+    made: Array
+    issued: float
+
+    def tokens(self) -> list[int]:
+        """Waits for the call."""
+        made = int(self.made)
+        return [int(i) for i in np.asarray(self.ids)[0, :made]]
+
+
 @dataclass
 class Runner:
     """Holds what every call needs. `pools` are donated to each call and replaced by what it returns.
 
-    `ladder`: the numbers of new tokens that programs are compiled for, rising from 1.
+    `ladder`: the numbers of prompt tokens that programs are compiled for, rising.
     """
 
     config: ModelConfig
@@ -36,8 +50,11 @@ class Runner:
     table: PageTable
     ladder: tuple[int, ...]
     seconds: dict[int, float] = field(default_factory=dict)
-    """How long a call of each length last took, compiling left out."""
+    """How long reading a piece of each length last took, compiling left out."""
+    step_seconds: float | None = None
+    """How long a step of decoding last took."""
     _compiled: set[int] = field(default_factory=set)
+    _last_end: float = 0.0
 
     def rung(self, count: int) -> int:
         """The shortest compiled length that holds `count` tokens."""
@@ -46,16 +63,20 @@ class Runner:
     def prompt_rung(self, remaining: int) -> int:
         """The compiled length for the next piece of a prompt: what is left, in a call that is not too long.
 
-        One rung above the longest that was measured is tried once its predecessor promises to be quick enough.
+        A length that was never timed is tried when a shorter one promises that it will be quick enough.
         """
-        best = self.ladder[min(1, len(self.ladder) - 1)]
-        for rung in self.ladder[2:]:
-            known = self.seconds.get(rung)
-            expected = known if known is not None else self.seconds.get(best, CALL_SECONDS) * rung / best
+        best = self.ladder[0]
+        for rung in self.ladder[1:]:
+            expected = self.seconds.get(rung, self.seconds.get(best, CALL_SECONDS) * rung / best)
             if expected > CALL_SECONDS or remaining <= best:
                 break
             best = rung
-        return min(best, self.rung(min(remaining, best)))
+        return best
+
+    def steps(self, remaining: int) -> int:
+        """How many steps the next call of decoding takes."""
+        quick = 1 if self.step_seconds is None else int(CALL_SECONDS / self.step_seconds)
+        return max(1, min(quick, remaining, MOST_STEPS))
 
     def score(self, sequence: PageSequence, ids: Sequence[int], start: int) -> npt.NDArray[np.float32]:
         """Logits after each of ids, the first at position `start`. # [len(ids), V]"""
@@ -83,26 +104,54 @@ class Runner:
         self._compiled.add(length)
         return draw, token
 
-    def step(self, sequence: PageSequence, token: Array, position: int, draw: Draw) -> tuple[Draw, Array]:
-        """Issues one step of decoding after `token` [1], still on the device, without waiting. # draw, int32 [1]"""
-        chunk = self._chunk(sequence, token, position)
-        self.pools, draw, token = advance(self.config, self.params, self.pools, chunk, draw, jnp.asarray(True))
-        return draw, token
+    def decode(
+        self, sequence: PageSequence, answers: Answers, position: int, stop_ids: Array, steps: int
+    ) -> tuple[Answers, Call]:
+        """Issues `steps` steps after the token at `position`, without waiting.
 
-    def _chunk(self, sequence: PageSequence, ids: Sequence[int] | Array, start: int) -> Chunk:
-        """Raises PagesExhaustedError when the pools cannot hold the new tokens."""
-        count = len(ids)
+        stop_ids: int32 [1, n]. Raises PagesExhaustedError when the pools cannot hold the new tokens.
+        """
+        self._make_room(sequence, position, steps)
+        began = time.perf_counter()
+        self.pools, answers, ids, made = extend(
+            self.config,
+            self.params,
+            self.pools,
+            answers,
+            jnp.asarray([position], jnp.int32),
+            self._tables(sequence),
+            stop_ids,
+            jnp.asarray(steps, jnp.int32),
+        )
+        return answers, Call(ids, made, began)
+
+    def finish(self, call: Call) -> list[int]:
+        """Waits for a call, notes how long its steps took, and returns the tokens it made."""
+        tokens = call.tokens()
+        now = time.perf_counter()
+        # A call that was issued while another ran began when that one ended.
+        if tokens and 0 in self._compiled:
+            self.step_seconds = (now - max(call.issued, self._last_end)) / len(tokens)
+        self._compiled.add(0)
+        self._last_end = now
+        return tokens
+
+    def _make_room(self, sequence: PageSequence, start: int, count: int) -> None:
         self.table.trim(sequence, start)
         self.table.extend(sequence, start, start + count)
-        if isinstance(ids, jax.Array):
-            tokens = ids[:, None]
-        else:
-            padded = np.zeros((1, self.rung(count)), np.int32)
-            padded[0, :count] = ids
-            tokens = jnp.asarray(padded)
+
+    def _tables(self, sequence: PageSequence) -> dict[Kind, Array]:
+        return {kind: jnp.asarray(self.table.row(sequence, kind)[None]) for kind in KINDS}
+
+    def _chunk(self, sequence: PageSequence, ids: Sequence[int], start: int) -> Chunk:
+        """Raises PagesExhaustedError when the pools cannot hold the new tokens."""
+        count = len(ids)
+        self._make_room(sequence, start, count)
+        padded = np.zeros((1, self.rung(count)), np.int32)
+        padded[0, :count] = ids
         return Chunk(
-            tokens,
+            jnp.asarray(padded),
             jnp.asarray([start], jnp.int32),
             jnp.asarray([count], jnp.int32),
-            {kind: jnp.asarray(self.table.row(sequence, kind)[None]) for kind in KINDS},
+            self._tables(sequence),
         )

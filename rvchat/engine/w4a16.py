@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rvchat.engine.nibbles import GROUP, pack_nibbles
 from rvchat.engine.safetensors import FLOATS, StoredTensor
 from rvchat.errors import ModelError
 
-GROUP = 32
 PER_WORD = 8
 
 
@@ -58,6 +58,10 @@ class PackedTensor:
 
     form = "W4A16"
 
+    @property
+    def stored_bytes(self) -> int:
+        return self.words.nbytes + self.scales.nbytes
+
     @classmethod
     def of(cls, name: str, tensors: Mapping[str, StoredTensor]) -> PackedTensor:
         for part in ("_scale", "_shape"):
@@ -90,3 +94,8 @@ class PackedTensor:
         scales = self.scales[start:stop].astype(np.float32)
         groups = self.integers(start, stop).reshape(*scales.shape, GROUP).astype(np.float32)
         return (groups * scales[..., None]).reshape(len(scales), -1)
+
+    def int4_rows(self, start: int = 0, stop: int | None = None) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
+        """The integers two to a byte, as `Quantised` has them. # uint8 [rows, G, 16], scales [rows, G]"""
+        scales = self.scales[start:stop]
+        return pack_nibbles(self.integers(start, stop).reshape(*scales.shape, GROUP)), scales

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rvchat.kernels.quantised import Quantised
+
 Array = jax.Array
 
 
@@ -20,11 +22,13 @@ def take_layer(stack: Array, layer: Array | int) -> Array:
     return taken
 
 
-def linear(x: Array, stack: Array, layer: Array | int) -> Array:
+def linear(x: Array, stack: Array | Quantised, layer: Array | int) -> Array:
     """`x @ stack[layer].T`, accumulated in float32 and returned in x's dtype.
 
-    x: [..., inputs]; stack: [L, outputs, inputs]. # [..., outputs]
+    x: [..., inputs]; stack: [L, outputs, inputs], plain or quantised. # [..., outputs]
     """
+    if isinstance(stack, Quantised):
+        return stack.product(x, layer).astype(x.dtype)
     return product(x, take_layer(stack, layer)).astype(x.dtype)
 
 

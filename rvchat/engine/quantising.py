@@ -1,0 +1,60 @@
+"""Rounding weights to INT4 and INT8 so that each group's squared error is small, not just its range covered.
+
+For each group several scales are tried; each rounding is refitted, since for given integers q the best scale is
+`<w, q> / <q, q>`, and the one with the least error wins.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from rvchat.engine.nibbles import GROUP, pack_nibbles
+
+Array = jax.Array
+
+# What the largest value of a group is rounded to, in turn. INT4 reaches from -8 to 7: with a negative scale the largest
+# value can be 8 whatever its sign.
+INT4_LARGEST = (-8.5, -8.0, -7.5, -7.0, -6.5, -6.0, 5.5, 6.0, 6.5, 7.0, 7.5)
+INT8_LARGEST = (127.0, 130.0, 134.0, 140.0, 150.0)
+
+
+@partial(jax.jit, static_argnames=("low", "high", "largest", "scale_dtype"))
+def _fit(groups: Array, low: int, high: int, largest: tuple[float, ...], scale_dtype: Any) -> tuple[Array, Array]:
+    """groups: float32 [n, size]. # int8 [n, size], scales [n, 1] in scale_dtype"""
+    at = jnp.argmax(jnp.abs(groups), axis=-1, keepdims=True)
+    extreme = jnp.take_along_axis(groups, at, axis=-1)  # with its sign
+
+    def integers(scale: Array) -> Array:
+        inverse = jnp.where(scale == 0, 0.0, 1.0 / jnp.where(scale == 0, 1.0, scale))
+        return jnp.clip(jnp.round(groups * inverse), low, high)
+
+    best_error = jnp.full(extreme.shape, jnp.inf)
+    best_scale = jnp.zeros_like(extreme)
+    for value in largest:
+        q = integers(extreme / value)
+        norm = (q * q).sum(-1, keepdims=True)
+        refitted = (groups * q).sum(-1, keepdims=True) / jnp.where(norm == 0, 1.0, norm)
+        scale = refitted.astype(scale_dtype).astype(jnp.float32)
+        error = ((groups - integers(scale) * scale) ** 2).sum(-1, keepdims=True)
+        best_scale = jnp.where(error < best_error, scale, best_scale)
+        best_error = jnp.minimum(error, best_error)
+    return integers(best_scale).astype(jnp.int8), best_scale.astype(scale_dtype)
+
+
+def int4(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float16]]:
+    """Rows of a weight [n, inputs] in groups of 32 along the inputs. # uint8 [n, G, 16], float16 [n, G]"""
+    n, inputs = weights.shape
+    q, scales = _fit(weights.reshape(-1, GROUP), -8, 7, INT4_LARGEST, jnp.float16)
+    return pack_nibbles(np.asarray(q).reshape(n, -1, GROUP)), np.asarray(scales).reshape(n, inputs // GROUP)
+
+
+def int8(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """Rows of a weight [n, inputs], one scale a row. # int8 [n, inputs], float32 [n]"""
+    q, scales = _fit(weights, -127, 127, INT8_LARGEST, jnp.float32)
+    return np.asarray(q), np.asarray(scales)[:, 0]

@@ -1,0 +1,192 @@
+"""Weights in INT4 and INT8, and products with them. A weight is never dequantised as a whole stack.
+
+Outputs are the last axis, so that one instruction of a CPU works on many of them and sums along the inputs need no
+shuffling. Sixteen inputs of sixteen outputs each are summed before anything else happens: XLA unrolls that, and fuses
+it with the unpacking.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+Array = jax.Array
+
+GROUP = 32
+RUN = 16
+
+# Up to so many rows a product is made row by row from the integers; beyond, dequantising a weight once is cheaper.
+FEW_ROWS = 4
+# A dequantised piece of one weight takes at most so many bytes.
+PIECE_BYTES = 16 << 20
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Quantised:
+    """A stack of weights [L, outputs, inputs] as integers and scales.
+
+    bits 4: values uint8 [L, inputs / 32, 16, outputs], the low nibble input i of a group of 32 and the high one input
+    i + 16, both plus 8; scales [L, inputs / 32, outputs]. bits 8: values int8 [L, inputs / 16, 16, outputs]; scales
+    float32 [L, 1, outputs]. `exact`: activations are not rounded in a product.
+    """
+
+    values: Array
+    scales: Array
+    bits: int = field(metadata={"static": True})
+    exact: bool = field(metadata={"static": True})
+
+    @property
+    def inputs(self) -> int:
+        return int(self.values.shape[1]) * (GROUP if self.bits == 4 else RUN)
+
+    @property
+    def outputs(self) -> int:
+        return int(self.values.shape[3])
+
+    def product(self, x: Array, layer: Array | int) -> Array:
+        """`x @ weight[layer].T` in float32. x: [..., inputs]. # [..., outputs]"""
+        rows = x.reshape(-1, self.inputs)
+        if self.exact or len(rows) > FEW_ROWS:
+            out = self._dequantised_product(rows, layer)
+        else:
+            out = lax.platform_dependent(
+                rows,
+                cpu=lambda rows: self._integer_product(rows, layer),
+                default=lambda rows: self._dequantised_product(rows, layer),
+            )
+        shaped: Array = out.reshape(*x.shape[:-1], self.outputs)
+        return shaped
+
+    def dequantised(self, layer: Array | int, start: Array | int, count: int, dtype: jnp.dtype) -> Array:
+        """Outputs `start` to `start + count` of one layer's weight. # [inputs, count]"""
+        values = _piece(self.values, layer, start, count)
+        if self.bits == 4:
+            values = jnp.concatenate([values & 15, values >> 4], axis=1).astype(jnp.int8) - 8
+        scales = _piece(self.scales, layer, start, count).astype(jnp.float32)[:, None]
+        return (values.astype(jnp.float32) * scales).astype(dtype).reshape(self.inputs, count)
+
+    def _dequantised_product(self, rows: Array, layer: Array | int) -> Array:
+        """A piece of the outputs at a time, so that it stays in the cache between dequantising and use."""
+        dtype = rows.dtype
+        count = _divisor(self.outputs, PIECE_BYTES // (self.inputs * dtype.itemsize))
+        precision = lax.Precision.HIGHEST if dtype == jnp.float32 else None
+
+        def piece(start: Array | int) -> Array:
+            weight = self.dequantised(layer, start, count, dtype)
+            out: Array = jnp.dot(rows, weight, precision=precision, preferred_element_type=jnp.float32)
+            return out
+
+        if count == self.outputs:
+            return piece(0)
+        pieces = lax.map(piece, jnp.arange(0, self.outputs, count))  # [pieces, rows, count]
+        joined: Array = pieces.swapaxes(0, 1).reshape(len(rows), self.outputs)
+        return joined
+
+    def _integer_product(self, rows: Array, layer: Array | int) -> Array:
+        """With activations rounded to INT8, a scale for each group of inputs."""
+        values = _piece(self.values, layer, 0, self.outputs)
+        scales = _piece(self.scales, layer, 0, self.outputs).astype(jnp.float32)
+        one = _int4_row if self.bits == 4 else _int8_row
+        return jnp.stack([one(row, values, scales) for row in rows])
+
+
+def _piece(stack: Array, layer: Array | int, start: Array | int, count: int) -> Array:
+    """stack: [L, ..., outputs]. # [..., count]"""
+    at = (layer, *[0] * (stack.ndim - 2), start)
+    size = (1, *stack.shape[1:-1], count)
+    return lax.dynamic_slice(stack, tuple(jnp.asarray(i, jnp.int32) for i in at), size)[0]
+
+
+def _divisor(n: int, most: int) -> int:
+    """The largest divisor of n that is at most `most`, or 1."""
+    return next(d for d in range(max(1, min(n, most)), 0, -1) if n % d == 0)
+
+
+def rounded(x: Array, group: int) -> tuple[Array, Array]:
+    """x [inputs] as integers of -127 to 127 and a scale for each group. # int32 [groups, group], float32 [groups, 1]"""
+    groups = x.astype(jnp.float32).reshape(-1, group)
+    scales = jnp.maximum(jnp.abs(groups).max(-1, keepdims=True), 1e-30) / 127.0
+    return jnp.round(groups / scales).astype(jnp.int32), scales
+
+
+def _int4_row(x: Array, values: Array, scales: Array) -> Array:
+    """values: uint8 [G, 16, outputs]. Sums fit in int16: 32 products of at most 8 and 127. # float32 [outputs]"""
+    integers, x_scales = rounded(x, GROUP)
+    low, high = jnp.split(integers.astype(jnp.int16), 2, axis=-1)  # [G, 16]
+    products = ((values & 15).astype(jnp.int16) - 8) * low[..., None]
+    products += ((values >> 4).astype(jnp.int16) - 8) * high[..., None]
+    sums = products.sum(1, dtype=jnp.int16).astype(jnp.float32)  # [G, outputs]
+    return (sums * x_scales * scales).sum(0)
+
+
+def _int8_row(x: Array, values: Array, scales: Array) -> Array:
+    """values: int8 [G, 16, outputs]. # float32 [outputs]
+
+    A weight is 16 times its high nibble plus its low one. Written as a product it would be turned into a matrix
+    multiplication, whose operand is first copied and widened.
+    """
+    integers, x_scales = rounded(x, RUN)
+    products = (values >> 4).astype(jnp.int32) * (integers * 16)[..., None]
+    products += (values & 15).astype(jnp.int32) * integers[..., None]
+    sums = products.sum(1).astype(jnp.float32)  # [G, outputs]
+    return (sums * x_scales).sum(0) * scales[0]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class QuantisedRows:
+    """An embedding table that is also the head: values int8 [V, D], a float32 scale for each row [V, 1]."""
+
+    values: Array
+    scales: Array
+    exact: bool = field(metadata={"static": True})
+
+    def rows(self, tokens: Array) -> Array:
+        """The rows of `tokens` [...] in float32. # [..., D]"""
+        scales = jnp.take(self.scales, tokens, axis=0, mode="clip")
+        return jnp.take(self.values, tokens, axis=0, mode="clip").astype(jnp.float32) * scales
+
+    def product(self, x: Array) -> Array:
+        """`x @ table.T` in float32. x: [..., D]. # [..., V]"""
+        rows = x.reshape(-1, x.shape[-1])
+        if self.exact or len(rows) > FEW_ROWS:
+            out = self._dequantised_product(rows)
+        else:
+            out = lax.platform_dependent(rows, cpu=self._integer_product, default=self._dequantised_product)
+        shaped: Array = out.reshape(*x.shape[:-1], -1)
+        return shaped
+
+    def _dequantised_product(self, rows: Array) -> Array:
+        vocab, width = self.values.shape
+        dtype = rows.dtype
+        count = _divisor(vocab, PIECE_BYTES // (width * dtype.itemsize))
+        precision = lax.Precision.HIGHEST if dtype == jnp.float32 else None
+
+        def piece(start: Array | int) -> Array:
+            values = lax.dynamic_slice_in_dim(self.values, start, count)
+            table = (values.astype(jnp.float32) * lax.dynamic_slice_in_dim(self.scales, start, count)).astype(dtype)
+            out: Array = lax.dot_general(
+                rows, table, (((1,), (1,)), ((), ())), precision=precision, preferred_element_type=jnp.float32
+            )
+            return out
+
+        if count == vocab:
+            return piece(0)
+        pieces = lax.map(piece, jnp.arange(0, vocab, count))
+        joined: Array = pieces.swapaxes(0, 1).reshape(len(rows), vocab)
+        return joined
+
+    def _integer_product(self, rows: Array) -> Array:
+        """With each row of activations rounded to INT8. One row alone takes XLA's slow path, two of the same do not."""
+        x = rows.astype(jnp.float32)
+        x_scales = jnp.maximum(jnp.abs(x).max(-1, keepdims=True), 1e-30) / 127.0
+        integers = jnp.round(x / x_scales).astype(jnp.int8)
+        if len(rows) == 1:
+            integers = jnp.concatenate([integers, integers])
+        sums = lax.dot_general(integers, self.values, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32)
+        out: Array = sums[: len(rows)].astype(jnp.float32) * x_scales * self.scales[:, 0]
+        return out
