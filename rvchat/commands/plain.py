@@ -77,7 +77,7 @@ def _obeyed(work: Work, settings: Settings, line: str) -> bool:
         "/new": lambda: _begin(work, settings),
         "/system": lambda: session.change(system=rest),
         "/think": lambda: session.change(thinking=_switch(rest)),
-        "/model": lambda: work.load(rest),
+        "/model": lambda: work.load(_named(rest)),
         "/help": lambda: say(HELP),
     }
     if command in ("/quit", "/exit"):
@@ -96,6 +96,12 @@ def _begin(work: Work, settings: Settings) -> None:
         max_new_tokens=settings.max_new_tokens,
         thinking=settings.thinking,
     )
+
+
+def _named(model: str) -> str:
+    if not model:
+        raise BadInputError("no model is named", "Write /model and its name or path.")
+    return model
 
 
 def _switch(word: str) -> bool:

@@ -126,6 +126,9 @@ class EngineThread:
         try:
             progress("open", None)
             self.model = self._open_model(load.name, progress)
+            if load.cancel.is_set():
+                self._free()
+                raise CancelledError("loading was cancelled")
         except CancelledError as error:
             self.load_failure = error.message
             self._on_event(LoadFailed(error.message, error.hint, cancelled=True))

@@ -16,10 +16,6 @@ LoadProgress = Callable[[str, float | None], None]
 class EngineLike(Protocol):
     """What the session asks of an engine: rvchat.engine's, or a scripted one."""
 
-    @property
-    def max_context(self) -> int: ...
-    @property
-    def kv_capacity(self) -> int: ...
     def generate(self, request: Request) -> Iterator[TokenChunk]: ...
     def close(self) -> None: ...
 
@@ -35,11 +31,6 @@ class Model:
     stop_ids: tuple[int, ...]
     stop_texts: tuple[str, ...] = ()
     makes_titles: bool = False
-
-    @property
-    def window(self) -> int:
-        """Tokens that a prompt and its answer may take together."""
-        return min(self.engine.max_context, self.engine.kv_capacity)
 
     def generate(self, request: Request) -> Generator[TokenChunk, None, None]:
         """What the engine makes of the request. Closing it cancels."""

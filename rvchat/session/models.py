@@ -41,13 +41,18 @@ class Opener:
 def model_path(name: str, paths: Paths, progress: LoadProgress) -> Path:
     """The files of a model that is named on the command line. Raises ModelError."""
     path = Path(name).expanduser()
-    if path.suffix == ".gguf" or "/" in name or path.is_dir():
+    if path.suffix == ".gguf" or "/" in name or name in (".", "..", "~"):
         if not path.exists():
             raise ModelError(f"{name} does not exist", "Name a folder with a config.json, or a .gguf file.")
         return path
     from rvchat.hub import resolve
 
-    return resolve(name, paths, progress)
+    try:
+        return resolve(name, paths, progress)
+    except ModelError:
+        if path.is_dir():
+            return path
+        raise
 
 
 def default_model(paths: Paths) -> str:
@@ -81,7 +86,7 @@ def _real(name: str, path: Path, weights: str, progress: LoadProgress) -> Model:
         name=name,
         weights=weights,
         format=format,
-        context=engine.max_context,
+        context=min(engine.max_context, engine.kv_capacity),
         chats=chats,
         thinks=thinks(format),
         notice=" ".join(notices),

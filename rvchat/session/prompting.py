@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rvchat.session.model import Model
+from rvchat.session.tree import first_words
 from rvchat.text import OutputReader, fit, render
 from rvchat.types import Message, Sampling
 
@@ -44,8 +46,8 @@ def ask(model: Model, asked: Asked) -> Prompted:
 
     Raises TooLongError where not even the last question fits."""
     told = _told(asked, tools=model.info.thinks)
-    room = min(asked.max_new_tokens or ANSWER_ROOM, max(1, model.window // 4))
-    limit = model.window - room
+    room = min(asked.max_new_tokens or ANSWER_ROOM, max(1, model.info.context // 4))
+    limit = model.info.context - room
     options: dict[str, Any] = {
         "format": model.info.format,
         "thinking": asked.thinking and model.info.thinks,
@@ -97,3 +99,15 @@ def _told(asked: Asked, *, tools: bool) -> list[Message]:
     if asked.system.strip():
         messages.insert(0, Message(id="", parent_id=None, role="system", content=asked.system, created=0.0))
     return messages if asked.begun is None else [*messages, asked.begun]
+
+
+def left_out(messages: Sequence[Message]) -> str:
+    """What is said when a conversation no longer fits."""
+    first = first_words(messages[0].content)
+    if len(messages) == 1:
+        return f"The conversation no longer fits into the window: the model does not see “{first}”."
+    last = first_words(messages[-1].content)
+    return (
+        f"The conversation no longer fits into the window: the model does not see {len(messages)} earlier messages, "
+        f"from “{first}” to “{last}”."
+    )

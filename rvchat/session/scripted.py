@@ -184,7 +184,7 @@ class ScriptedEngine:
     def _play(self, line: Line, request: Request) -> Generator[TokenChunk, None, None]:
         prompt = len(request.ids)
         if prompt >= self.max_context:
-            raise EngineError(f"the prompt has {prompt} tokens, and the window is {self.max_context}")
+            raise BadInputError(f"the prompt has {prompt} tokens, and the window is {self.max_context}")
         start = time.monotonic()
         if request.on_prefill is not None:
             request.on_prefill(0, prompt)

@@ -16,7 +16,7 @@ from rvchat.session.answering import Answering, Outcome
 from rvchat.session.engine_thread import EngineThread
 from rvchat.session.history import History, Ledger
 from rvchat.session.model import OpenModel
-from rvchat.session.prompting import Asked
+from rvchat.session.prompting import Asked, left_out
 from rvchat.session.titles import ask_title
 from rvchat.types import Conversation, Event, Failed, Finished, Message, ModelInfo, Notice, Queued, Titled
 
@@ -31,7 +31,8 @@ class Session:
 
     Any thread may call any method; none waits for the engine but `wait` and `close`. What a method changes is in the
     store when it returns. `on_event` is called from the engine thread, for what a caller does from the caller's, and
-    for trouble with the disk from whichever thread had it; no lock is held meanwhile.
+    for trouble with the disk from whichever thread had it. It may call the session, but must not wait for another
+    thread that does.
     """
 
     def __init__(self, *, store: History, open_model: OpenModel, on_event: Callable[[Event], None]) -> None:
@@ -162,8 +163,7 @@ class Session:
             old = tree.message(conversation, answer_id or self._last(conversation))
             if old.role != "assistant":
                 raise BadInputError(f"only an answer can go on, and this is a message of the {old.role}")
-            if old.id in self._answers:
-                raise BadInputError("this answer is still being written")
+            self._check(conversation, old.id)
             if old.tool_calls:
                 raise BadInputError("an answer that asked for a tool cannot go on", "rvchat runs no tools.")
             if tree.children(conversation, old.id):
@@ -278,11 +278,11 @@ class Session:
         return self._queue(conversation, answer, begun=None)
 
     def _check(self, conversation: Conversation, parent_id: str | None) -> None:
-        """Refuses an answer after one that is not there yet, or after the end."""
+        """Refuses what comes after an answer that is not there yet, or after the end."""
         if self._closed:
             raise EngineError("the session is closed")
         if any(m.id in self._answers for m in tree.path_to(conversation, parent_id)):
-            raise BadInputError("the answer before is still being written", "Stop it first, or wait for it.")
+            raise BadInputError("the last answer is still being written", "Stop it first, or wait for it.")
 
     def _queue(self, conversation: Conversation, answer: Message, begun: Message | None) -> str:
         sampling = conversation.sampling
@@ -336,9 +336,10 @@ class Session:
             if answering.outcome is not None:
                 return
             answering.outcome = outcome
+        self._ledger.settle(answering.conversation_id, answer)  # with no lock: the disk may keep one waiting
+        with self._lock:
             conversation = tree.updated(self._live[answering.conversation_id], answer)
             self._live[conversation.id] = conversation
-            self._ledger.settle(conversation.id, answer)
             del self._answers[answering.id]
             if conversation.id != self._open_id:
                 self._forget(conversation.id)
@@ -379,10 +380,13 @@ class Session:
             self._engine.when_idle(lambda again: self._title(conversation_id, words, path, again))
             return
         with self._lock:
-            known = self._live.get(conversation_id)
-            if not title or (known or self._store.conversation(conversation_id)).title != words:
+            # Another window or the list may have named it meanwhile, which only the store knows.
+            titles = {self._store.conversation(conversation_id).title}
+            if known := self._live.get(conversation_id):
+                titles.add(known.title)
+            if not title or titles != {words}:
                 return
-            if known is not None:
+            if known:
                 self._live[conversation_id] = replace(known, title=title)
             self._ledger.change(conversation_id, title=title)
         self._emit(Titled(conversation_id, title))
@@ -390,15 +394,3 @@ class Session:
 
 def _question(parent_id: str | None, text: str) -> Message:
     return Message(id=tree.new_id(), parent_id=parent_id, role="user", content=text, created=time.time())
-
-
-def left_out(messages: Sequence[Message]) -> str:
-    """What is said when a conversation no longer fits."""
-    first = tree.first_words(messages[0].content)
-    if len(messages) == 1:
-        return f"The conversation no longer fits into the window: the model does not see “{first}”."
-    last = tree.first_words(messages[-1].content)
-    return (
-        f"The conversation no longer fits into the window: the model does not see {len(messages)} earlier messages, "
-        f"from “{first}” to “{last}”."
-    )

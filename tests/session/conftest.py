@@ -146,9 +146,13 @@ class Stage:
     def answered(self, question: str, answer: str) -> str:
         """Asks and has it answered; the id of the answer."""
         answer_id = self.session.send(question)
-        self.puppet.say(answer, "stop")
-        assert self.session.wait(answer_id, PATIENCE).status == "complete"
+        self.comes(answer_id, answer)
         return answer_id
+
+    def comes(self, answer_id: str, text: str) -> None:
+        """Has an answer that was asked for said, and ended."""
+        self.puppet.say(text, "stop")
+        assert self.session.wait(answer_id, PATIENCE).status == "complete"
 
     def branch(self) -> list[str]:
         return [message.content for message in self.session.conversation.branch()]
@@ -199,8 +203,10 @@ def stages(tmp_path: Path) -> Iterator[Stages]:
     stages = Stages(tmp_path)
     yield stages
     for session, store in stages.made:
-        assert session.close()
+        session.close()
         store.close()
+    names = [thread.name for thread in threading.enumerate() if thread.name.startswith("rvchat-")]
+    assert names == [], "a session left threads behind"
 
 
 @pytest.fixture

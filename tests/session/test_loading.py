@@ -153,6 +153,27 @@ def test_progress_that_is_told_after_a_cancel_ends_the_loading_by_its_own_error(
     assert [error.exit_code for error in told if isinstance(error, CancelledError)] == [130]
 
 
+def test_a_model_that_comes_after_all_is_freed_when_its_loading_was_cancelled(stages: Stages) -> None:
+    puppet = Puppet()
+    inside, go = threading.Event(), threading.Event()
+
+    def open_model(name: str, progress: LoadProgress) -> Model:
+        inside.set()
+        assert go.wait(PATIENCE)  # and no progress that could end it
+        return puppet.as_model(name)
+
+    stage = stages(open_model=open_model, load="one")
+    assert inside.wait(PATIENCE)
+    stage.session.cancel_load()
+    go.set()
+    failed = stage.happened.until(lambda e: isinstance(e, LoadFailed))
+    assert isinstance(failed, LoadFailed)
+    assert failed.cancelled
+    assert puppet.closed
+    assert stage.session.model is None
+    assert stage.happened.of(ModelReady) == []
+
+
 def test_a_conversation_names_the_model_it_was_begun_with(stage: Stage) -> None:
     stage.answered("One?", "1")
     assert stage.on_disk().model == "puppet"

@@ -77,6 +77,18 @@ def test_a_title_that_was_changed_by_another_hand_stays(stages: Stages) -> None:
     assert stage.on_disk(first).title == "Renamed in the list"
 
 
+def test_a_title_given_by_another_hand_to_the_open_conversation_stays(stages: Stages) -> None:
+    stage = stages(makes_titles=True)
+    stage.answered("One?", "1")
+    for _ in range(2):
+        assert stage.puppet.asked.acquire(timeout=PATIENCE)
+    stage.store.change(stage.session.conversation.id, title="Renamed in the list")
+    stage.puppet.say("Numbers", "stop")
+    stage.puppet.heard_out()
+    stage.answered("Two?", "2")
+    assert stage.on_disk().title == "Renamed in the list"
+
+
 def test_an_answer_that_was_stopped_or_is_the_second_asks_for_no_title(stages: Stages) -> None:
     stage = stages(makes_titles=True)
     answer_id = stage.session.send("One?")
