@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +17,21 @@ BUSY = 15.0  # seconds to wait for another process that writes
 MAGIC = b"SQLite format 3\x00"
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """The file opened for writing, made with its folder if it is not there. Nothing in it is changed before it is known
-    to be ours and not newer than this program. sqlite3.Error, OSError, StoreError."""
+def opened(path: Path) -> sqlite3.Connection:
+    """The file opened for writing and brought up to date, made with its folder if it is not there. Nothing in it is
+    changed before it is known to be ours and not newer than this program. sqlite3.Error, OSError, StoreError."""
+    end = time.monotonic() + BUSY
+    while True:
+        try:
+            return _opened(path)
+        except sqlite3.OperationalError as error:
+            # SQLite waits for other processes by itself, but not for the one that gives a new file its log.
+            if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY") or time.monotonic() > end:
+                raise
+        time.sleep(0.01)
+
+
+def _opened(path: Path) -> sqlite3.Connection:
     private_folder(path.parent)
     if path.is_file() and path.stat().st_size > 0:
         with path.open("rb") as file:
@@ -41,6 +54,7 @@ def connect(path: Path) -> sqlite3.Connection:
         # Each commit reaches the disk: a question is kept even when the power fails while it is answered.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
+        schema.migrate(connection, path)
     except BaseException:
         connection.close()
         raise

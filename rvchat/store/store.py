@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from rvchat.errors import BadInputError, StoreError
 from rvchat.store import rows, schema, search
-from rvchat.store.files import connect, explained
+from rvchat.store.files import explained, opened
 from rvchat.store.live import Writer, is_alive, leftovers
 from rvchat.store.rows import Summary
 from rvchat.store.search import Hit
@@ -47,13 +47,7 @@ class Store:
         StoreError: it cannot be opened, is damaged, or is newer than this program; it has not been changed.
         """
         with explained(path):
-            connection = connect(path)
-            try:
-                schema.migrate(connection, path)
-            except BaseException:
-                connection.close()
-                raise
-        return cls(connection, path)
+            return cls(opened(path), path)
 
     @classmethod
     def memory(cls, problem: str | None = None) -> Store:
@@ -209,13 +203,8 @@ class Store:
         """Makes the branch that ends in `message_id` the active one."""
         with self._writing():
             seq = self._known(conversation_id)
-            if (
-                message_id is not None
-                and not self._db.execute(
-                    "SELECT 1 FROM message WHERE conversation = ? AND id = ?", (seq, message_id)
-                ).fetchone()
-            ):
-                raise StoreError(f"There is no message {message_id} in conversation {conversation_id}")
+            if message_id is not None:
+                self._known_message(seq, message_id)
             self._db.execute("UPDATE conversation SET leaf_id = ? WHERE seq = ?", (message_id, seq))
 
     def change(self, conversation_id: str, **fields: Any) -> Summary:

@@ -132,6 +132,12 @@ def test_plain_text_says_who_said_what(everything: Conversation, talk: Talk) -> 
     )
 
 
+def test_without_a_title_the_first_question_is_the_heading(talk: Talk) -> None:
+    untitled = replace(talk(question="Why\nis *it* blue?"), title="")
+    assert written(untitled, "md").startswith("# Why is \\*it\\* blue?\n")
+    assert written(Conversation("c", "", 0.0, 0.0), "txt").startswith("Untitled\n")
+
+
 def test_thoughts_calls_and_endings_are_in_plain_text(everything: Conversation) -> None:
     text = written(replace(everything, leaf_id="a1"), "txt")
     assert "[Thought for 2 s]\n    A sum.\n" in text

@@ -154,6 +154,38 @@ def test_a_writer_killed_at_very_many_random_moments_loses_nothing_it_had_kept(d
     kill_at_random_moments(database, rounds=200, seed=2)
 
 
+OPEN = """
+import sys
+from pathlib import Path
+from rvchat.store import Store
+from rvchat.types import Conversation
+sys.stdin.readline()
+store = Store.open(Path(sys.argv[1]))
+store.create(Conversation(sys.argv[2], "", 1.0, 1.0))
+store.close()
+"""
+
+
+def test_processes_that_start_at_once_on_nothing_share_what_they_make(database: Path) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", OPEN, str(database), f"c{number}"],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(4)
+    ]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert [process.communicate()[1] for process in processes] == [""] * 4
+    store = Store.open(database)
+    assert {summary.id for summary in store.list()} == {"c0", "c1", "c2", "c3"}
+    store.close()
+
+
 def write_side_by_side(database: Path, seconds: float, answers: int = 1_000_000) -> None:
     """Two processes write, a third searches and lists; every message is there and nobody was turned away."""
     store = Store.open(database)

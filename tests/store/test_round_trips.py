@@ -122,7 +122,7 @@ def test_a_history_goes_out_and_in_unchanged(history: list[Conversation]) -> Non
 
 
 @pytest.mark.long
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=800, deadline=None)
 @given(histories(most=5))
 def test_very_many_histories_go_out_and_in_unchanged(history: list[Conversation]) -> None:
     there_and_back(history)

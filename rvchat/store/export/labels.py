@@ -16,7 +16,9 @@ def speaker(message: Message) -> str:
 
 
 def title(conversation: Conversation) -> str:
-    return one_line(conversation.title, 200) or "Untitled"
+    """The title, or the first words while it has none."""
+    asked = next((message.content for message in conversation.messages if message.role == "user"), "")
+    return one_line(conversation.title, 200) or one_line(asked) or "Untitled"
 
 
 def date(moment: float) -> str:
