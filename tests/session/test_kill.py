@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tests.session.conftest import PATIENCE, Puppet, Stages, write_script
 
 # Asks, and says on standard output what has been shown of the answer, and when.
 CHILD = """
-import json, sys, time
+import itertools, json, sys, time
 from pathlib import Path
 from rvchat.config import Paths
 from rvchat.session import Opener, Session
@@ -42,8 +43,8 @@ def tell(event):
 session = Session(store=Store.open(folder / "rvchat.sqlite3"), open_model=Opener(Paths.of(folder)), on_event=tell)
 session.load(f"scripted:{folder / 'script.jsonl'}")
 print(json.dumps(["conversation", time.monotonic(), session.conversation.id]), flush=True)
-for question in ("first", "second", "third"):
-    session.wait(session.send(question))
+for number in itertools.count():
+    session.wait(session.send(str(number)))
 """
 
 LENGTH = 300
@@ -100,9 +101,9 @@ def check(killed: Killed, stages: Stages) -> Conversation:
     answers = {m.id: m for m in conversation.messages if m.role == "assistant"}
     queued = [str(value) for _, value in killed.of("Queued")]
     assert set(queued) <= set(answers)
-    assert [m.content for m in conversation.messages if m.role == "user"] == ["first", "second", "third"][
-        : len(answers)
-    ]
+    questions = [m.content for m in conversation.messages if m.role == "user"]
+    assert questions == [str(number) for number in range(len(questions))]
+    assert len(answers) in (len(questions), len(questions) - 1)  # a question is kept a moment before its answer begins
     assert all(m.status in ("complete", "stopped") for m in conversation.messages)
     for _, answer_id in killed.of("Finished"):
         assert (answers[str(answer_id)].status, len(answers[str(answer_id)].content)) == ("complete", LENGTH)
@@ -134,11 +135,8 @@ def killed_at_random(folder: Path, stages: Stages, count: int, seed: int) -> lis
                 home / "script.jsonl", {"text": "a" * LENGTH, "tok_s": rng.choice((150, 250, 2000)), "chunk": 2}
             )
             batch.append((Killed(home), rng.uniform(0.0, 2.2)))
-        threads = [threading.Thread(target=killed.run, args=(delay,)) for killed, delay in batch]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(len(batch)) as pool:
+            list(pool.map(lambda one: one[0].run(one[1]), batch))
         done += [check(killed, stages) for killed, _ in batch]
     return done
 
