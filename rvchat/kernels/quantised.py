@@ -107,10 +107,19 @@ def _divisor(n: int, most: int) -> int:
 
 
 def rounded(x: Array, group: int) -> tuple[Array, Array]:
-    """x [inputs] as integers of -127 to 127 and a scale for each group. # int32 [groups, group], float32 [groups, 1]"""
+    """x [inputs] as integers of -127 to 127 and a scale for each group. # int32 [groups, group], float32 [groups, 1]
+
+    XLA would fuse this into each product and do it again for every output. A branch it cannot foresee keeps it apart.
+    """
     groups = x.astype(jnp.float32).reshape(-1, group)
-    scales = jnp.maximum(jnp.abs(groups).max(-1, keepdims=True), 1e-30) / 127.0
-    return jnp.round(groups / scales).astype(jnp.int32), scales
+    largest = jnp.abs(groups).max(-1, keepdims=True)
+    scales = jnp.maximum(largest, 1e-30) / 127.0
+    integers: Array = lax.cond(
+        largest.max() >= 0.0,
+        lambda: jnp.round(groups / scales).astype(jnp.int32),
+        lambda: jnp.zeros(groups.shape, jnp.int32),  # NaN
+    )
+    return integers, scales
 
 
 def _int4_row(x: Array, values: Array, scales: Array) -> Array:
