@@ -42,7 +42,9 @@ def _run(argv: Sequence[str]) -> int:
         sys.stdout.flush()
         return code
     except RvchatError as error:
-        print(f"rvchat: {error}", file=sys.stderr)
+        from rvchat.store.printable import printable
+
+        print("rvchat:", printable(str(error)).replace("\n", " "), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -310,12 +310,13 @@ def test_the_plain_chat_goes_on_with_a_conversation(shell: Shell) -> None:
 
 
 def test_another_model_can_be_loaded_in_the_plain_chat(shell: Shell) -> None:
-    script = shell.script({"text": "One."})
-    lines = f"/model nobody\nfirst\n/model {script}\n/again\n"
-    out, err = shell.run("chat", "--plain", "--engine", script, stdin=lines.encode())
-    assert out == "One.\n"
-    assert "nobody" in err
-    assert "No model is loaded" in err
+    other = shell.folder / "other.jsonl"
+    other.write_text('{"text": "Uno."}')
+    lines = f"/model nobody\n/model\nfirst\n/model scripted:{other}\n/again\n"
+    out, err = shell.run("chat", "--plain", "--engine", shell.script({"text": "One."}), stdin=lines.encode())
+    assert out == "One.\nUno.\n"
+    assert "There is no model named 'nobody'" in err
+    assert "no model is named" in err
 
 
 def test_the_plain_chat_without_its_model_ends_with_code_2(shell: Shell) -> None:

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from rvchat.commands.terminal import say
 from rvchat.commands.working import working
 from rvchat.config import Paths
 from rvchat.errors import BadInputError
@@ -33,7 +34,9 @@ def run(question: Question, settings: Settings, *, paths: Paths, model: str, wei
     if question.seed is not None:
         sampling = replace(sampling, seed=question.seed)
     with working(paths, weights) as work:
-        work.load(model)
+        loaded = work.load(model)
+        if question.thinking and not loaded.thinks:
+            say(f"{loaded.name} is no model that thinks before it answers.")
         work.session.change(
             system=settings.system if question.system is None else question.system,
             sampling=sampling,

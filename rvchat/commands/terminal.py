@@ -9,10 +9,8 @@ from rvchat.store.printable import printable
 from rvchat.types import (
     Event,
     Loading,
-    Message,
     Notice,
     Prefill,
-    Queued,
     ReasoningDelta,
     TextDelta,
     ToolCall,
@@ -66,31 +64,24 @@ class Shown:
     def __init__(self, quiet: bool, status: StatusLine) -> None:
         self._quiet = quiet
         self._status = status
-        self._seen: list[str] = []
         self._wrote = False
         self._thinking = False
 
     def happened(self, event: Event) -> None:
         match event:
-            case Queued():
-                self._seen = [event.answer.content]
             case Prefill():
                 self._status.prefill(event)
             case ReasoningDelta():
                 self._think(event.text)
             case TextDelta():
-                self._seen.append(event.text)
                 self._answer(event.text)
             case ToolCalled():
                 self._remark(f"The model asks for {called(event.call)}; rvchat runs no tools.")
             case Notice():
                 self._remark(event.text)
 
-    def ended(self, answer: Message) -> None:
-        """What was held back until it was certain, and the end of the line."""
-        seen = "".join(self._seen)
-        if answer.content.startswith(seen) and len(answer.content) > len(seen):
-            self._answer(answer.content[len(seen) :])
+    def ended(self) -> None:
+        """The end of the last line."""
         self._stop_thinking()
         self._status.clear()
         if self._wrote:

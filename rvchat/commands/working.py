@@ -12,11 +12,11 @@ from typing import NoReturn
 
 from rvchat.commands.terminal import Shown, StatusLine, say
 from rvchat.config import Paths
-from rvchat.errors import CancelledError, EngineError, RvchatError
+from rvchat.errors import CancelledError, EngineError, RvchatError, StoreError
 from rvchat.session import Opener, Session
 from rvchat.session.model import LoadProgress, Model
 from rvchat.store import Store
-from rvchat.types import Event, Failed, Finished, LoadFailed, Loading, Message, ModelReady, Notice
+from rvchat.types import Event, Failed, Finished, LoadFailed, Loading, Message, ModelInfo, ModelReady, Notice
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Work:
     bad_input: bool = False
     """Whether the last answer failed for what was asked."""
 
-    def load(self, name: str) -> None:
+    def load(self, name: str) -> ModelInfo:
         """Loads the model and waits for it. Raises what it could not be loaded for."""
         self.session.load(name)
         while True:
@@ -61,7 +61,7 @@ class Work:
                     self.status.clear()
                     if event.model.notice:
                         say(event.model.notice)
-                    return
+                    return event.model
                 case LoadFailed(cancelled=True):
                     raise CancelledError(event.message, event.hint)
                 case LoadFailed():
@@ -80,7 +80,7 @@ class Work:
                 continue
             match event:
                 case Finished() | Failed() if event.answer.id == answer_id:
-                    show.ended(event.answer)
+                    show.ended()
                     self.bad_input = isinstance(event, Failed) and event.bad_input
                     if isinstance(event, Failed):
                         say(f"rvchat: {event.answer.error}")
@@ -94,7 +94,10 @@ def working(paths: Paths, weights: str) -> Iterator[Work]:
     """Answers that were being made when a process died are marked first. Everything is kept when the block ends."""
     store = Store.open_or_memory(paths.database)
     with contextlib.closing(store):
-        store.recover()
+        try:
+            store.recover()
+        except StoreError as error:
+            say(f"rvchat: {error}")
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         opening = Opening(Opener(paths, weights))
         session = Session(store=store, open_model=opening, on_event=events.put)

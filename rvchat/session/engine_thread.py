@@ -115,36 +115,43 @@ class EngineThread:
             return task
 
     def _load(self, load: _Load) -> None:
-        """Frees the model that is there before it reads the next: two may not fit."""
-        self._free()
+        """Frees the model that is there before memory is taken for the next: two may not fit."""
 
         def progress(stage: str, fraction: float | None) -> None:
-            if load.cancel.is_set():
-                raise CancelledError("loading was cancelled")
+            _check(load)
+            self._free()
             self._on_event(Loading(stage, fraction))
 
+        self._on_event(Loading("open", None))
         try:
-            progress("open", None)
-            self.model = self._open_model(load.name, progress)
+            _check(load)
+            model = self._open_model(load.name, progress)
+            self._free()
+            self.model = model
             if load.cancel.is_set():
                 self._free()
-                raise CancelledError("loading was cancelled")
+            _check(load)
         except CancelledError as error:
             self.load_failure = error.message
             self._on_event(LoadFailed(error.message, error.hint, cancelled=True))
         except Exception as error:
-            log.exception("loading %s failed", load.name)
+            log.warning("loading %s failed", load.name, exc_info=error)
             message, hint = explain(error)
             self.load_failure = message
             self._on_event(LoadFailed(message, hint))
         else:
             self.load_failure = ""
-            self._on_event(ModelReady(self.model.info))
+            self._on_event(ModelReady(model.info))
 
     def _free(self) -> None:
         model, self.model = self.model, None
         if model is not None:
             _guarded(model.engine.close)
+
+
+def _check(load: _Load) -> None:
+    if load.cancel.is_set():
+        raise CancelledError("loading was cancelled")
 
 
 def _guarded(task: Task) -> None:

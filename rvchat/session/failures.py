@@ -24,7 +24,7 @@ def explain(error: Exception, stats: Stats | None = None) -> tuple[str, str]:
 def memory_hint(stats: Stats | None) -> str:
     """The settings that would have fitted, with the figures as far as they are known."""
     if stats is None or not stats.new_tokens:
-        return f"Start a shorter conversation, or {_SMALLER_WEIGHTS}."
+        return f"Begin a new conversation, which needs less, or {_SMALLER_WEIGHTS}."
     room = stats.prompt_tokens + stats.new_tokens
     return (
         f"{room} tokens fitted: set the maximum length to {stats.new_tokens} or less, "

@@ -39,8 +39,8 @@ class Ledger:
     """Writes conversations to the store, in order, from any thread.
 
     A write that fails is kept with those that follow it in the same conversation, and all are tried again at that
-    conversation's next write, so that a disk that has room again has everything. `notify` hears when that begins and
-    when it is over; it is called without any lock held.
+    conversation's next write, so that a disk that has room again has everything. `notify` hears when that begins for a
+    conversation and when it is over.
 
     The answer that is being made is checkpointed every half second by a thread of its own: also when no token comes,
     and without the engine waiting for the disk.
@@ -109,7 +109,7 @@ class Ledger:
 
     def _apply(self, conversation_id: str, write: _Write) -> str:
         """Writes, or keeps for later. Returns what the user should know of it; empty for nothing. Needs the lock."""
-        was_behind = bool(self._pending)
+        was_behind = conversation_id in self._pending
         writes = self._pending.setdefault(conversation_id, [])
         if write.replaces is not None:
             writes[:] = [w for w in writes if w.replaces != write.replaces]
@@ -117,11 +117,11 @@ class Ledger:
         problem = self._drain(conversation_id)
         if problem is not None and not was_behind:
             return (
-                f"The conversation could not be saved: {problem} It goes on in memory, "
+                f"The conversation could not be saved: {str(problem).rstrip('.')}. It goes on in memory, "
                 "and is written as soon as that works again."
             )
-        if was_behind and not self._pending:
-            return "Everything is saved again."
+        if problem is None and was_behind:
+            return "The conversation is saved again, all of it."
         return ""
 
     def _drain(self, conversation_id: str) -> StoreError | None:

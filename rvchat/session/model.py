@@ -38,3 +38,5 @@ class Model:
 
 
 OpenModel = Callable[[str, LoadProgress], Model]
+"""Opens the model of that name. Its first call of the progress says that the name stands for one, and that memory is
+about to be taken: the model that was there is freed then. What fails before leaves it in its place."""

@@ -32,8 +32,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Prompted:
-    """`ids` to continue; `left_out` did not fit. `begun_ids` are the end of `ids` that the model is taken to have
-    written itself: the answer so far, or its thought so far."""
+    """`ids` to continue; `left_out` did not fit. `begun_ids` are what the reader has to hear first where an answer goes
+    on: the answer so far, or its thought so far."""
 
     ids: tuple[int, ...]
     in_reasoning: bool
@@ -45,7 +45,7 @@ def ask(model: Model, asked: Asked) -> Prompted:
     """The prompt, with as many of the latest messages as leave room for an answer.
 
     Raises TooLongError where not even the last question fits."""
-    told = _told(asked, tools=model.info.thinks)
+    told = _told(asked, tools=model.info.thinks)  # the formats in which a model can think are those that have tools
     room = min(asked.max_new_tokens or ANSWER_ROOM, max(1, model.info.context // 4))
     limit = model.info.context - room
     options: dict[str, Any] = {

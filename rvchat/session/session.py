@@ -78,7 +78,8 @@ class Session:
     # --- the model ---------------------------------------------------------------------------------------------
 
     def load(self, name: str) -> None:
-        """Loads that model once the answers asked for so far are made, in place of the one that is there."""
+        """Loads that model once the answers asked for so far are made, in place of the one that is there. A name that
+        stands for none leaves that one loaded."""
         self._engine.load(name)
 
     def cancel_load(self) -> None:
@@ -216,7 +217,7 @@ class Session:
             self._end(answering, answering.stopped())
         behind = self._ledger.close()
         if behind:
-            self._emit(Notice(f"{behind} conversations could not be saved completely."))
+            self._emit(Notice(f"{behind} conversation{'s' * (behind != 1)} could not be saved completely."))
         return ended
 
     # --- inside ------------------------------------------------------------------------------------------------

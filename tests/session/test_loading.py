@@ -21,7 +21,6 @@ class Shelf:
 
     def __call__(self, name: str, progress: LoadProgress) -> Model:
         self.threads.add(threading.current_thread().name)
-        self.log.append(f"opened {name}")
         if name == "broken":
             raise ModelError("The file is cut off", "Fetch it again")
         if name == "odd":
@@ -30,6 +29,7 @@ class Shelf:
             while not self.go.wait(0.005):
                 progress("read", 0.5)
         progress("read", 1.0)
+        self.log.append(f"took memory for {name}")
         self.puppets.append(Puppet(log=self.log))
         return self.puppets[-1].as_model(name)
 
@@ -49,7 +49,7 @@ def test_loading_a_second_model_frees_the_first_before(stages: Stages) -> None:
     stage = stages(open_model=shelf, load="one")
     stage.session.load("two")
     stage.happened.until(lambda e: isinstance(e, ModelReady) and e.model.name == "two")
-    assert shelf.log == ["opened one", "closed", "opened two"]
+    assert shelf.log == ["took memory for one", "closed", "took memory for two"]
 
 
 def test_a_question_waits_for_the_model_that_is_being_loaded(stages: Stages) -> None:
@@ -107,6 +107,18 @@ def test_a_model_that_cannot_be_opened_is_said_so_and_the_next_works(stages: Sta
     assert odd.message == "ValueError: who knows"
     stage.session.load("one")
     stage.happened.until(lambda e: isinstance(e, ModelReady))
+
+
+def test_a_name_that_stands_for_no_model_leaves_the_one_that_is_there(stages: Stages) -> None:
+    shelf = Shelf()
+    stage = stages(open_model=shelf, load="one")
+    stage.session.load("broken")
+    stage.happened.until(lambda e: isinstance(e, LoadFailed))
+    assert stage.session.model == shelf.puppets[0].as_model("one").info
+    answer_id = stage.session.send("One?")
+    shelf.puppets[0].say("1", "stop")
+    assert stage.session.wait(answer_id, PATIENCE).content == "1"
+    assert shelf.log == ["took memory for one"]
 
 
 def test_closing_ends_a_loading(stages: Stages) -> None:
