@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -244,8 +245,28 @@ def test_without_a_folder_to_write_to_it_answers_and_says_what_is_lost(shell: Sh
     out, err = shell.run("ask", "Hi", "--engine", shell.script({"text": "Yes."}), data=file)
     assert out == "Yes.\n"
     assert "cannot be kept" in err
+    assert "kept in memory alone" in err
     assert "Traceback" not in err
     assert file.read_text() == "not a folder"
+
+
+@pytest.mark.parametrize(("limit", "complaint"), [(1024, "kept in memory alone"), (33 * 1024, "could not be saved")])
+def test_with_a_full_disk_it_answers_and_says_what_is_lost(shell: Shell, limit: int, complaint: str) -> None:
+    script = shell.script({"text": "Yes."})
+    shell.run("ask", "before", "--engine", script)
+    before = shell.kept()
+
+    def no_file_may_grow() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    process = shell.start("ask", "Hi", "--engine", script, stdin=subprocess.DEVNULL, preexec_fn=no_file_may_grow)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (0, b"Yes.\n")
+    assert b"There is no room on the disk" in err
+    assert complaint.encode() in err
+    store = Store.open(shell.data / "rvchat.sqlite3")
+    assert store.conversation(before.id) == before
+    store.close()
 
 
 def test_what_was_asked_can_be_listed_shown_and_exported(shell: Shell) -> None:

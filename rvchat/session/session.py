@@ -49,7 +49,7 @@ class Session:
         self._closed = False
         self._open_id = self._start().id
         if store.problem:
-            self._emit(Notice(store.problem))
+            self._emit(Notice(f"{store.problem.rstrip('.')}. What is said now is kept in memory alone."))
 
     # --- what there is -----------------------------------------------------------------------------------------
 

@@ -144,7 +144,7 @@ def test_one_conversation_that_cannot_be_written_does_not_hold_up_another(stages
 
 def test_a_store_in_memory_says_why(stages: Stages) -> None:
     stage = stages(store=Store.memory("The folder cannot be written to."))
-    assert notices(stage)[0] == "The folder cannot be written to."
+    assert notices(stage)[0] == "The folder cannot be written to. What is said now is kept in memory alone."
     stage.answered("One?", "1")
     assert [m.content for m in stage.store.conversation(stage.session.conversation.id).branch()] == ["One?", "1"]
 
