@@ -217,7 +217,6 @@ def test_a_loading_that_is_interrupted_ends_at_once(shell: Shell) -> None:
     while not (shell.data / "rvchat.sqlite3").exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    time.sleep(0.1)  # only to be inside the loading; before it, the end is the same
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
