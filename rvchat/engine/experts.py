@@ -9,7 +9,8 @@ from jax import lax
 from rvchat.engine.config import Experts, ModelConfig
 from rvchat.engine.norm import rms_norm
 from rvchat.engine.params import Layers
-from rvchat.kernels.linear import linear, precision_of
+from rvchat.kernels.linear import linear
+from rvchat.kernels.quantised import precision_of
 
 Array = jax.Array
 

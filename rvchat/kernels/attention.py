@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rvchat.kernels.linear import precision_of
+from rvchat.kernels.quantised import precision_of
 
 Array = jax.Array
 

@@ -6,14 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rvchat.kernels.quantised import Quantised
+from rvchat.kernels.quantised import Quantised, precision_of
 
 Array = jax.Array
-
-
-def precision_of(dtype: jnp.dtype) -> lax.Precision | None:
-    """Float32 activations mean the exact path: no pass of the matrix unit may round them."""
-    return lax.Precision.HIGHEST if dtype == jnp.float32 else None
 
 
 def take_layer(stack: Array, layer: Array | int) -> Array:

@@ -24,6 +24,11 @@ FEW_ROWS = 4
 PIECE_BYTES = 16 << 20
 
 
+def precision_of(dtype: jnp.dtype) -> lax.Precision | None:
+    """Float32 activations mean the exact path: no pass of the matrix unit may round them."""
+    return lax.Precision.HIGHEST if dtype == jnp.float32 else None
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Quantised:
@@ -61,24 +66,39 @@ class Quantised:
         shaped: Array = out.reshape(*x.shape[:-1], self.outputs)
         return shaped
 
-    def dequantised(self, layer: Array | int, start: Array | int, count: int, dtype: jnp.dtype) -> Array:
-        """Outputs `start` to `start + count` of one layer's weight. # [inputs, count]"""
+    def dequantised(self, layer: Array | int, start: Array | int, count: int, dtype: jnp.dtype) -> list[Array]:
+        """Outputs `start` to `start + count` of one layer's weight, in planes: of INT4 the inputs whose nibble is low
+        and those whose nibble is high, since joining them costs more than multiplying twice.
+
+        # each [inputs / planes, count]
+        """
         values = _piece(self.values, layer, start, count)
-        if self.bits == 4:
-            values = jnp.concatenate([values & 15, values >> 4], axis=1).astype(jnp.int8) - 8
         scales = _piece(self.scales, layer, start, count).astype(jnp.float32)[:, None]
-        return (values.astype(jnp.float32) * scales).astype(dtype).reshape(self.inputs, count)
+        integers = [values]
+        if self.bits == 4:
+            integers = [(values & 15).astype(jnp.int8) - 8, (values >> 4).astype(jnp.int8) - 8]
+        return [(plane.astype(jnp.float32) * scales).astype(dtype).reshape(-1, count) for plane in integers]
+
+    def planes_of(self, rows: Array) -> list[Array]:
+        """The inputs that go with each plane of a dequantised weight. rows: [R, inputs]. # each [R, inputs / planes]"""
+        if self.bits == 8:
+            return [rows]
+        halves = rows.reshape(len(rows), -1, 2, RUN)
+        return [halves[:, :, 0].reshape(len(rows), -1), halves[:, :, 1].reshape(len(rows), -1)]
 
     def _dequantised_product(self, rows: Array, layer: Array | int) -> Array:
         """A piece of the outputs at a time, so that it stays in the cache between dequantising and use."""
         dtype = rows.dtype
         count = _divisor(self.outputs, PIECE_BYTES // (self.inputs * dtype.itemsize))
-        precision = lax.Precision.HIGHEST if dtype == jnp.float32 else None
+        inputs = self.planes_of(rows)
 
         def piece(start: Array | int) -> Array:
-            weight = self.dequantised(layer, start, count, dtype)
-            out: Array = jnp.dot(rows, weight, precision=precision, preferred_element_type=jnp.float32)
-            return out
+            planes = self.dequantised(layer, start, count, dtype)
+            products = [
+                jnp.dot(x, weight, precision=precision_of(dtype), preferred_element_type=jnp.float32)
+                for x, weight in zip(inputs, planes, strict=True)
+            ]
+            return sum(products[1:], start=products[0])
 
         if count == self.outputs:
             return piece(0)
@@ -173,13 +193,12 @@ class QuantisedRows:
         vocab, width = self.values.shape
         dtype = rows.dtype
         count = _divisor(vocab, PIECE_BYTES // (width * dtype.itemsize))
-        precision = lax.Precision.HIGHEST if dtype == jnp.float32 else None
 
         def piece(start: Array | int) -> Array:
             values = lax.dynamic_slice_in_dim(self.values, start, count)
             table = (values.astype(jnp.float32) * lax.dynamic_slice_in_dim(self.scales, start, count)).astype(dtype)
             out: Array = lax.dot_general(
-                rows, table, (((1,), (1,)), ((), ())), precision=precision, preferred_element_type=jnp.float32
+                rows, table, (((1,), (1,)), ((), ())), precision=precision_of(dtype), preferred_element_type=jnp.float32
             )
             return out
 
