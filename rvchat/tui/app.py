@@ -124,9 +124,10 @@ class RvchatApp(App[None]):
         await self.chat.begin(session, store, self.options.conversation, defaults=self.settings)
         self.chat.welcome.show(first=first, missing="" if model is not None else self.options.missing)
         for problem in (*self.settings.problems, *([store.problem] if store.problem else [])):
-            self.chat.tell(problem, bad=True)
+            self.chat.tell(problem, bad=True, more=True)
         if model is not None:
             session.load(model)
+        self.chat.send_early()
 
     def _open(self) -> tuple[Store, Session]:
         from rvchat.session import Session

@@ -21,7 +21,7 @@ def edit(text: str, *, terminal: int, environ: Mapping[str, str] = os.environ) -
     command = _command(environ)
     with tempfile.TemporaryDirectory(prefix="rvchat") as folder:
         path = Path(folder) / "message.md"
-        path.write_text(text, encoding="utf-8")
+        path.write_text(f"{text}\n", encoding="utf-8")
         try:
             code = subprocess.run([*command, str(path)], stdout=terminal, stderr=terminal, check=False).returncode
         except OSError as error:

@@ -47,8 +47,7 @@ class Chat:
 
     @property
     def notice(self) -> str:
-        widget = self.screen.query_one("#notice")
-        return str(widget.content) if widget.display else ""
+        return str(self.screen.query_one("#notice").text)
 
     def text_on_screen(self) -> str:
         """The whole screen as text, line by line."""

@@ -86,6 +86,13 @@ async def test_question_asked_while_the_model_loads_is_answered_afterwards(opene
         await chat.until(lambda: chat.texts == [("user", "early"), ("assistant", "answered")])
 
 
+async def test_question_sent_before_anything_is_open_is_sent_then(opened: Any) -> None:
+    async with opened({"text": "here I am"}, wait=False) as chat:
+        chat.screen.prompt.text = "too early"
+        chat.screen.prompt.action_send()
+        await chat.until(lambda: chat.texts == [("user", "too early"), ("assistant", "here I am")])
+
+
 async def test_a_path_that_is_no_model_is_one_line_on_the_screen(opened: Any, tmp_path: Path) -> None:
     async with opened(model=str(tmp_path / "nothing.gguf"), wait=False) as chat:
         await chat.until(lambda: "nothing.gguf" in chat.notice)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.events import Paste
+from textual.events import Key, Paste
 
 from rvchat.errors import BadInputError
 from rvchat.tui import attachments, editor
@@ -29,6 +29,15 @@ async def test_backspace_takes_whole_letters(opened: Any) -> None:
             await chat.press("backspace")
             left.append(prompt.text)
         assert left == ["你好👩‍💻 ", "你好👩‍💻", "你好", "你", ""]
+
+
+async def test_emoji_that_is_typed_part_by_part_is_one_letter(opened: Any) -> None:
+    async with opened({"text": "x"}) as chat:
+        for part in "👩\u200d💻":
+            chat.app.post_message(Key(part, part))
+        await chat.until(lambda: chat.screen.prompt.text == "👩\u200d💻")
+        await chat.press("backspace")
+        assert chat.screen.prompt.text == ""
 
 
 async def test_cursor_steps_over_whole_letters(opened: Any) -> None:

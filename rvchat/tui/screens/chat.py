@@ -14,7 +14,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import Screen
 from textual.widgets import Static
 
 from rvchat.errors import RvchatError
@@ -27,9 +26,11 @@ from rvchat.tui.commands import Commands
 from rvchat.tui.live import LiveAnswers
 from rvchat.tui.screens.list_acts import ListActs
 from rvchat.tui.screens.message_acts import MessageActs, whole
+from rvchat.tui.screens.moving import Moving
 from rvchat.tui.state import State
 from rvchat.tui.widgets.list_of import ListOf
 from rvchat.tui.widgets.message import MessageView
+from rvchat.tui.widgets.notices import Notices
 from rvchat.tui.widgets.prompt import Prompt, Suggestions
 from rvchat.tui.widgets.prose import Prose
 from rvchat.tui.widgets.sidebar import Sidebar
@@ -55,14 +56,8 @@ if TYPE_CHECKING:
     from rvchat.session.session import Session
     from rvchat.store import Store
 
-ROOMY = 100
-"""From so many columns on the list of conversations is there without being asked for."""
 
-NARROW = 60
-"""Below so many columns it takes the whole width."""
-
-
-class ChatScreen(Screen[None]):
+class ChatScreen(Moving):
     """Turns events into what is seen, and keys into what the session is asked to do.
 
     Events come by `bridge`; `count` tells how many tokens a text is; copies that the clipboard may not take are kept in
@@ -97,10 +92,9 @@ class ChatScreen(Screen[None]):
         self._folder = folder
         self._state = State()
         self._live = LiveAnswers()
-        self._shown = ""  # id of the conversation on the screen
         self._drafts: dict[str, str] = {}
+        self._early: list[Prompt.Sent] = []  # what was sent before there was a session
         self._refreshing = self._refresh_again = False
-        self._sidebar_wanted = self._roomy = False
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="all"):
@@ -110,50 +104,24 @@ class ChatScreen(Screen[None]):
                 yield Welcome(id="welcome")
                 yield Transcript(id="transcript")
                 yield Static("↓ more below · Ctrl+End follows", id="below", markup=False)
-                yield Static("", id="notice", markup=False)
+                yield Notices(id="notice")
                 yield ListOf(id="popup")
                 yield Prompt(id="prompt")
         yield StatusLine(id="status")
 
     def on_mount(self) -> None:
-        for name in ("#below", "#notice", "#popup"):
-            self.query_one(name).display = False
+        self.query_one("#below").display = False
         popup = self.query_one("#popup", ListOf)
-        popup.can_focus = False
+        popup.can_focus = popup.display = False
         self.prompt.popup = popup
         self.prompt.suggest = self._suggest
-        self.prompt.focus()
+        self.set_focus(self.prompt)
         self.state = self._state
 
     def on_resize(self, event: events.Resize) -> None:
-        roomy = event.size.width >= ROOMY
-        if roomy != self._roomy:
-            self._sidebar_wanted = self._roomy = roomy
-        self.set_class(event.size.width < NARROW, "-narrow")
-        self.set_class(event.size.height < 16, "-low")
-        self._lay_out()
-
-    def _lay_out(self) -> None:
-        self.query_one(Sidebar).display = self._sidebar_wanted
-        self.query_one("#main").display = not (self._sidebar_wanted and self.has_class("-narrow"))
+        self.fit(event.size.width, event.size.height)
 
     # --- parts ---------------------------------------------------------------------------------------------
-
-    @property
-    def transcript(self) -> Transcript:
-        return self.query_one(Transcript)
-
-    @property
-    def prompt(self) -> Prompt:
-        return self.query_one(Prompt)
-
-    @property
-    def welcome(self) -> Welcome:
-        return self.query_one(Welcome)
-
-    @property
-    def sidebar(self) -> Sidebar:
-        return self.query_one(Sidebar)
 
     @property
     def state(self) -> State:
@@ -162,14 +130,8 @@ class ChatScreen(Screen[None]):
     @state.setter
     def state(self, state: State) -> None:
         self._state = state
-        self.query_one(StatusLine).state = state
+        self.status.state = state
         self.welcome.show(state=state)
-
-    def tell(self, text: str, *, bad: bool = False) -> None:
-        """Shows a line or two above the input until the next thing happens."""
-        notice = self.query_one("#notice", Static)
-        notice.update(Content.styled(one_line(text, 600), "$text-error" if bad else "$text-muted"))
-        notice.display = bool(text)
 
     def copy(self, text: str) -> None:
         """Copies, and says what can be said of that."""
@@ -221,7 +183,7 @@ class ChatScreen(Screen[None]):
             return
         self._bridge.flush()  # so that what is live is known to be
         conversation = session.conversation
-        if fresh or conversation.id != self._shown:
+        if fresh or conversation.id != self.current:
             fresh = True
             self._change_to(conversation)
         title = one_line(conversation.title, 200) or "New conversation"
@@ -235,10 +197,10 @@ class ChatScreen(Screen[None]):
     def _change_to(self, conversation: Conversation) -> None:
         """Another conversation comes on the screen: each keeps what has been written in its input."""
         self.prompt.leave_edit()
-        if self._shown:
-            self._drafts[self._shown] = self.prompt.text
+        if self.current:
+            self._drafts[self.current] = self.prompt.text
             self.prompt.load(self._drafts.pop(conversation.id, ""))
-        self._shown = conversation.id
+        self.current = conversation.id
         branch = conversation.branch()
         self.prompt.remember([printable(m.content) for m in branch if m.role == "user"])
         stats = next((m.stats for m in reversed(branch) if m.stats is not None), None)
@@ -246,7 +208,7 @@ class ChatScreen(Screen[None]):
         self.state = replace(self.state, stats=stats, used=used)
 
     def reload_list(self) -> None:
-        self.sidebar.reload(self._shown)
+        self.sidebar.reload(self.current)
 
     # --- events --------------------------------------------------------------------------------------------
 
@@ -274,13 +236,14 @@ class ChatScreen(Screen[None]):
                 self._refresh()
             case Failed(_, _, message, hint):
                 self._refresh()
-                self.tell(_sentence(message, hint), bad=True)
+                self.tell(_sentence(message, hint), bad=True, more=True)
             case ModelReady(model):
-                self.tell(model.notice)
+                self.tell(model.notice, more=True)
             case LoadFailed(message, hint, cancelled):
-                self.tell("Loading was stopped." if cancelled else _sentence(message, hint), bad=not cancelled)
+                words = "Loading was stopped." if cancelled else _sentence(message, hint)
+                self.tell(words, bad=not cancelled, more=True)
             case Notice(text):
-                self.tell(text)
+                self.tell(text, more=True)
             case _:
                 pass
 
@@ -315,6 +278,10 @@ class ChatScreen(Screen[None]):
 
     @on(Prompt.Sent)
     def send(self, event: Prompt.Sent) -> None:
+        if self.session is None:
+            self._early.append(event)
+            self.tell("Still starting: it will be sent in a moment.")
+            return
         editing = event.editing
         if editing is None and Commands.is_command(event.text):
             self._command(event.text)
@@ -348,6 +315,12 @@ class ChatScreen(Screen[None]):
 
         self.run_worker(work())
 
+    def send_early(self) -> None:
+        """Sends what the user sent before there was a session."""
+        early, self._early = self._early, []
+        for event in early:
+            self.send(event)
+
     def _suggest(self, before: str) -> Suggestions | None:
         return self.commands.suggest(before)
 
@@ -364,7 +337,6 @@ class ChatScreen(Screen[None]):
     def ask(self, what: Callable[[Session], object]) -> bool:
         """Asks the session for an answer and says on the screen where it refuses."""
         if self.session is None:
-            self.tell("Still starting; send it again in a moment.")
             return False
         try:
             what(self.session)
@@ -396,8 +368,7 @@ class ChatScreen(Screen[None]):
         if not await self.open(event.conversation_id):
             return
         if self.has_class("-narrow"):
-            self._sidebar_wanted = False
-            self._lay_out()
+            self.hide_list()
         if event.message_id is not None and self.session is not None:
             branch = [m.id for m in self.session.conversation.branch()]
             if event.message_id not in branch:
@@ -405,27 +376,26 @@ class ChatScreen(Screen[None]):
                 await self.refresh_conversation()
             await self.transcript.reveal(event.message_id, event.words)
         else:
-            self.prompt.focus()
+            self.set_focus(self.prompt)
 
     @on(ListOf.Chosen, "#popup")
     def choose_suggestion(self, event: ListOf.Chosen) -> None:
         self.prompt.accept(event.key)
-        self.prompt.focus()
+        self.set_focus(self.prompt)
 
     def action_stop(self) -> None:
         """Esc: leaves what is open, ends the answer, else the loading, else goes back to the input."""
         session = self.session
-        if self.sidebar.has_focus_within and (self.sidebar.clear_search() or self.has_class("-narrow")):
-            if self.has_class("-narrow") and not self.sidebar.words:
-                self.action_sidebar()
-        elif self.prompt.leave_edit():
+        if self.leave_list():
+            return
+        if self.prompt.leave_edit():
             self.tell("")
         elif session is not None and self.state.answering:
             session.stop()
         elif session is not None and self.state.loading:
             session.cancel_load()
         elif not self.prompt.has_focus:
-            self.prompt.focus()
+            self.set_focus(self.prompt)
         else:
             self.tell("")
 
@@ -435,7 +405,7 @@ class ChatScreen(Screen[None]):
             self._use_defaults()
             await self.refresh_conversation()
             self.tell("")
-            self.prompt.focus()
+            self.set_focus(self.prompt)
 
     def action_retry(self) -> None:
         self.ask(lambda session: session.regenerate())
@@ -450,58 +420,6 @@ class ChatScreen(Screen[None]):
     async def action_act_on(self, message_id: str, what: str) -> None:
         """What was clicked on a message."""
         await self.messages.act(message_id, what)
-
-    def action_follow(self) -> None:
-        self.transcript.follow()
-        if isinstance(self.focused, MessageView):
-            self.prompt.focus()
-
-    def action_page(self, direction: int) -> None:
-        self.transcript.page(direction)
-
-    def action_write(self) -> None:
-        self.prompt.focus()
-
-    def action_messages(self) -> None:
-        """To the last message, or one further up."""
-        self.action_step(-1)
-
-    def action_step(self, by: int) -> None:
-        """Moves the focus among the messages; below the last is the input."""
-        views = self.transcript.views
-        at = next((n for n, view in enumerate(views) if view is self.focused), len(views))
-        if at + by >= len(views):
-            self.prompt.focus()
-            self.transcript.follow()
-        elif views:
-            self.transcript.release_anchor()
-            views[max(at + by, 0)].focus()
-
-    def action_thoughts(self) -> None:
-        """Opens or folds the thoughts of the message that has the focus, or of the last that has any."""
-        focused = self.focused
-        if isinstance(focused, MessageView):
-            focused.action_unfold()
-            return
-        view = next((view for view in reversed(self.transcript.views) if view.thoughts is not None), None)
-        if view is not None:
-            view.action_unfold()
-        else:
-            self.tell("There are no thoughts in this conversation.")
-
-    def action_sidebar(self) -> None:
-        self._sidebar_wanted = not self._sidebar_wanted
-        self._lay_out()
-        if self._sidebar_wanted:
-            self.reload_list()
-            self.sidebar.entries.focus()
-        elif not self.sidebar.display:
-            self.prompt.focus()
-
-    def action_search(self) -> None:
-        self._sidebar_wanted = True
-        self._lay_out()
-        self.sidebar.action_search()
 
     def copy_conversation(self) -> None:
         if self.session is not None:

@@ -20,6 +20,7 @@ from rvchat.tui.widgets.snippets import Snippets
 
 PLACEHOLDER = "Write a message. Enter sends, / lists commands, F1 helps."
 _MOST_HISTORY = 200
+_JOINERS = "\u200c\u200d"  # parts of letters and emoji that Python, and so Textual, counts as unprintable
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,10 @@ class Prompt(TextArea):
         if event.key == "escape" and self.close_popup():
             event.stop()
             event.prevent_default()
+        elif event.character is not None and event.character in _JOINERS:
+            event.stop()
+            event.prevent_default()
+            self.replace(event.character, *sorted(self.selection), maintain_selection_offset=False)
         elif action is not None and not (action == "complete" and self._suggestions is None):
             event.stop()
             event.prevent_default()

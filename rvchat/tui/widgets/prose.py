@@ -22,7 +22,7 @@ from rvchat.tui.markdown.document import Document, OpenFence
 from rvchat.tui.markdown.layout import Line, Numbers, between, code_lines, fence_head, lay_out
 
 _LONG_CODE = 300  # lines; more are coloured behind the screen's back
-_RECOLOUR = 60  # lines of an open fence that are coloured again when one is added
+_RECOLOUR = 20  # lines of an open fence that are coloured again when one is added
 
 
 def code_blocks(blocks: Iterable[Block]) -> Iterator[Code]:
