@@ -18,7 +18,6 @@ from rvchat.engine.storage import Compute
 from rvchat.engine.table import Table
 from rvchat.kernels.quantised import RUN, Quantised, QuantisedRows
 
-Shape = jax.ShapeDtypeStruct
 DTYPES = {"float32": jnp.dtype(jnp.float32), "bf16": jnp.dtype(jnp.bfloat16)}
 
 
@@ -31,9 +30,8 @@ def abstract_params(config: ModelConfig, form: Form, compute: Compute, table_for
     per_layer = None
     if config.per_layer_width:
         table = model["per_layer_table"].shape
-        stored: Any = Shape(table, DTYPES["bf16" if table_form == "BF16" else "float32"])
         per_layer = PerLayerParams(
-            Table(stored, table_form, table[-1]),
+            Table(_shape(table, jnp.float32 if table_form == "F32" else jnp.uint16), table_form, table[-1]),
             _plain(model["per_layer_projection"].shape, compute),
             _plain(model["per_layer_norm"].shape, compute),
         )
@@ -51,7 +49,7 @@ def abstract_pools(config: ModelConfig, plan: KVPlan, page_size: int, dtype: jnp
     pools: KVPages = {}
     for kind in KINDS:
         a = config.attention(kind)
-        array: Any = Shape((config.owners(kind), plan.pages[kind], a.kv_heads, page_size, a.head_dim), dtype)
+        array = _shape((config.owners(kind), plan.pages[kind], a.kv_heads, page_size, a.head_dim), dtype)
         pools[kind] = Pool(array, array)
     return pools
 
@@ -70,7 +68,7 @@ def abstract_draw(sequences: int, vocab_size: int) -> Draw:
     """What choosing tokens needs."""
 
     def column(dtype: Any, *shape: int) -> Any:
-        return Shape((sequences, *shape), dtype)
+        return _shape((sequences, *shape), dtype)
 
     floats = column(jnp.float32)
     settings = Settings(floats, column(jnp.int32), floats, floats, floats)
@@ -79,7 +77,7 @@ def abstract_draw(sequences: int, vocab_size: int) -> Draw:
 
 def abstract_answers(sequences: int, vocab_size: int) -> Answers:
     """What one call of decoding hands to the next."""
-    done: Any = Shape((sequences,), jnp.bool_)
+    done = _shape((sequences,), jnp.bool_)
     return Answers(_int32(sequences), done, abstract_draw(sequences, vocab_size))
 
 
@@ -95,15 +93,13 @@ def _stack(weight: Weight, layers: int, form: Form, compute: Compute) -> Any:
         return _plain((layers, *weight.shape), compute)
     outputs, inputs = weight.shape[-2:]
     count = layers * (weight.shape[0] if weight.role == "experts" else 1)
-    values: Any
-    scales: Any
     if form == "int4":
-        values = Shape((count, inputs // GROUP, RUN, outputs), jnp.uint8)
-        scales = Shape((count, inputs // GROUP, outputs), jnp.float16)
+        values = _shape((count, inputs // GROUP, RUN, outputs), jnp.uint8)
+        scales = _shape((count, inputs // GROUP, outputs), jnp.float16)
         return Quantised(values, scales, 4, exact=False)
     if form == "int8":
-        values = Shape((count, inputs // RUN, RUN, outputs), jnp.int8)
-        scales = Shape((count, 1, outputs), jnp.float32)
+        values = _shape((count, inputs // RUN, RUN, outputs), jnp.int8)
+        scales = _shape((count, 1, outputs), jnp.float32)
         return Quantised(values, scales, 8, exact=False)
     return _plain((count, outputs, inputs), form)
 
@@ -111,14 +107,19 @@ def _stack(weight: Weight, layers: int, form: Form, compute: Compute) -> Any:
 def _embedding(shape: tuple[int, ...], form: Form) -> Any:
     if form in DTYPES:
         return _plain(shape, form)
-    values: Any = Shape(shape, jnp.int8)
-    scales: Any = Shape((shape[0], 1), jnp.float32)
+    values = _shape(shape, jnp.int8)
+    scales = _shape((shape[0], 1), jnp.float32)
     return QuantisedRows(values, scales, exact=False)
 
 
 def _plain(shape: tuple[int, ...], form: Form) -> Any:
-    return Shape(shape, DTYPES[form])
+    return _shape(shape, DTYPES[form])
 
 
 def _int32(*shape: int) -> Any:
-    return Shape(shape, jnp.int32)
+    return _shape(shape, jnp.int32)
+
+
+def _shape(shape: tuple[int, ...], dtype: Any) -> Any:
+    """It stands where an array would; the types of the parameters know arrays only."""
+    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rvchat.engine import quantising
-from rvchat.engine.checkpoint import BlockTensor, Checkpoint, Tensor
+from rvchat.engine.checkpoint import Checkpoint, Tensor
 from rvchat.engine.config import Form, Kind, Segment, Weight, all_weights, layer_weights, model_weights
 from rvchat.engine.nibbles import GROUP
 from rvchat.engine.params import Layers, Params, PerLayerParams, SegmentParams
 from rvchat.engine.storage import Storage
-from rvchat.engine.table import BLOCK_FORMS, Table
+from rvchat.engine.table import BLOCK_FORMS, PLAIN_FORMS, Table
 from rvchat.errors import ModelError
 from rvchat.kernels.quantised import RUN, Quantised, QuantisedRows
 
@@ -27,6 +27,7 @@ Progress = Callable[[str, float], None]
 BLOCK_VALUES = 1 << 22
 
 DTYPES = {"float32": np.dtype(np.float32), "bf16": np.dtype(jnp.bfloat16)}
+FORMS = {"float32": "F32", "bf16": "BF16"}
 
 
 @dataclass
@@ -50,9 +51,9 @@ class Loader:
             for segment in self.config.segments
         )
         per_layer = None
-        if self.config.per_layer_width:
+        if (table := self.table()) is not None:
             per_layer = PerLayerParams(
-                self.table(model["per_layer_table"]),
+                table,
                 self.plain([self.find("per_layer_projection", model["per_layer_projection"])], self.storage.compute)[0],
                 self.plain([self.find("per_layer_norm", model["per_layer_norm"])], self.storage.compute)[0],
             )
@@ -84,13 +85,16 @@ class Loader:
 
     def plain(self, tensors: list[Tensor], form: Form) -> jax.Array:
         """# [tensors, *shape]; a scalar's shape is ()"""
+        return on_device(self.filled(tensors, form))
+
+    def filled(self, tensors: list[Tensor], form: Form) -> npt.NDArray[Any]:
         shape = tensors[0].shape if tensors[0].shape != (1,) else ()
         out = np.empty((len(tensors), *shape), DTYPES[form])
         for place, tensor in enumerate(tensors):
             matrix = out[place : place + 1].reshape(-1, shape[-1] if shape else 1)
             for start, stop in self.blocks(matrix.shape):
                 matrix[start:stop] = tensor.rows(start, stop)
-        return on_device(out)
+        return out
 
     def quantised(self, tensors: list[Tensor], weight: Weight, form: Form) -> Quantised:
         outputs, inputs = weight.shape[-2:]
@@ -130,16 +134,17 @@ class Loader:
             values[start:stop], scales[start:stop, 0] = quantising.int8(tensor.rows(start, stop))
         return QuantisedRows(on_device(values), on_device(scales), self.storage.exact)
 
-    def table(self, weight: Weight) -> Table:
+    def table(self) -> Table | None:
         """The per-layer table as its file stores it, where a step can read rows of that form."""
+        weight = model_weights(self.config).get("per_layer_table")
+        if weight is None:
+            return None
         tensor = self.find("per_layer_table", weight)
-        if isinstance(tensor, BlockTensor) and tensor.form in (*BLOCK_FORMS, "F16"):
-            data: npt.NDArray[Any] = tensor.stored.data
-            data = data.view(np.float16) if tensor.form == "F16" else data
-            self._advance(weight.size)
-            return Table(on_device(data), tensor.form, weight.shape[-1])
-        form: Form = "bf16" if tensor.form == "BF16" or self.storage.compute == "bf16" else "float32"
-        return Table(self.plain([tensor], form)[0], "BF16" if form == "bf16" else "F32", weight.shape[-1])
+        data = tensor.as_stored()
+        if data is None or tensor.form not in (*PLAIN_FORMS, *BLOCK_FORMS):
+            return Table(self.plain([tensor], self.storage.compute)[0], FORMS[self.storage.compute], weight.shape[-1])
+        self._advance(weight.size)
+        return Table(on_device(data), tensor.form, weight.shape[-1])
 
     def blocks(self, shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
         """Ranges of rows of a matrix, some millions of values each."""

@@ -19,7 +19,11 @@ Array = jax.Array
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Table:
-    """`data` is [V, width] in a plain form ("F32", "F16", "BF16"), or uint8 [V, bytes] in a block form of GGUF."""
+    """`data`: float32 [V, width] ("F32"), the bits of 16-bit floats in uint16 [V, width] ("F16", "BF16"), or uint8
+    [V, bytes] in a block form of GGUF.
+
+    Bits and not floats: in a loop XLA's CPU code widens a whole table of 16-bit floats to take one row of it.
+    """
 
     data: Array
     form: str = field(metadata={"static": True})
@@ -29,13 +33,18 @@ class Table:
         """The rows of `tokens` [...] in float32. # [..., width]"""
         taken = jnp.take(self.data, tokens, axis=0, mode="clip")
         if self.form in PLAIN_FORMS:
-            return taken.astype(jnp.float32)
+            return PLAIN_FORMS[self.form](taken)
         return BLOCK_FORMS[self.form](taken).reshape(*tokens.shape, self.width)
 
 
 def _float16(raw: Array) -> Array:
-    """uint8 [..., 2] as float32 [...]"""
+    """uint16 [...] or uint8 [..., 2] as float32 [...]"""
     return lax.bitcast_convert_type(raw, jnp.float16).astype(jnp.float32)
+
+
+def _bfloat16(raw: Array) -> Array:
+    """uint16 [...] as float32 [...], of which they are the upper half."""
+    return lax.bitcast_convert_type(raw.astype(jnp.uint32) << 16, jnp.float32)
 
 
 def _int8(raw: Array) -> Array:
@@ -71,5 +80,5 @@ def _q6_k(raw: Array) -> Array:
     return values.reshape(*lead, 16, 16) * scales[..., None]
 
 
-PLAIN_FORMS = frozenset({"F32", "F16", "BF16"})
+PLAIN_FORMS: Mapping[str, Callable[[Array], Array]] = {"F32": lambda a: a, "F16": _float16, "BF16": _bfloat16}
 BLOCK_FORMS: Mapping[str, Callable[[Array], Array]] = {"Q8_0": _q8_0, "Q4_0": _q4_0, "Q6_K": _q6_k}
