@@ -1,4 +1,4 @@
-"""The compiled programs: a score of every position, a piece of a prompt, some steps of decoding.
+"""The compiled programs: scores of every position, a piece of a prompt, some steps of decoding.
 
 Each is compiled once per shape. Lengths, page ids and sampling settings are arrays. Pools are donated.
 """
@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import gcd
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,8 @@ Array = jax.Array
 
 # Steps that one call of decoding may take.
 MOST_STEPS = 16
+# Where scores are used up and not returned, so many rows of them, of 262,144 numbers each, exist at a time.
+SCORED_ROWS = 128
 
 
 @jax.tree_util.register_dataclass
@@ -83,6 +86,27 @@ def score(
     """Logits of every new position, and the residual stream of every layer if asked. # pools, float32 [S, C, V]"""
     result = decode(config, params, _step(pools, chunk), keep_hidden=keep_hidden)
     return _written(pools, chunk, result), logits(config, params, result.x), result.hidden
+
+
+@partial(jax.jit, static_argnames=("config",), donate_argnames="pools")
+def surprise(
+    config: ModelConfig, params: Params, pools: KVPages, chunk: Chunk, targets: Array
+) -> tuple[KVPages, Array]:
+    """The negative log likelihood of `targets` int32 [S, C] as the tokens that follow those of the chunk, in nats.
+
+    # pools, float32 [S, C]
+    """
+    result = decode(config, params, _step(pools, chunk))
+    rows = gcd(targets.size, SCORED_ROWS)
+
+    def piece(xs: tuple[Array, Array]) -> Array:
+        x, wanted = xs  # [rows, D], [rows]
+        scores = logits(config, params, x)  # [rows, V]
+        return jax.nn.logsumexp(scores, axis=-1) - jnp.take_along_axis(scores, wanted[:, None], axis=-1)[:, 0]
+
+    with jax.named_scope("surprise"):
+        pieces = lax.map(piece, (result.x.reshape(-1, rows, result.x.shape[-1]), targets.reshape(-1, rows)))
+    return _written(pools, chunk, result), pieces.reshape(targets.shape)
 
 
 @partial(jax.jit, static_argnames=("config",), donate_argnames=("pools", "draw"))

@@ -15,7 +15,7 @@ from rvchat.engine.config import KINDS, Kind, ModelConfig
 from rvchat.engine.pages import KVPages, PageTable
 from rvchat.engine.pages import Sequence as PageSequence
 from rvchat.engine.params import Params
-from rvchat.engine.programs import MOST_STEPS, Answers, Chunk, Draw, advance, extend, score
+from rvchat.engine.programs import MOST_STEPS, Answers, Chunk, Draw, advance, extend, score, surprise
 
 Array = jax.Array
 
@@ -53,6 +53,8 @@ class Runner:
     """How long reading a piece of each length last took, compiling left out."""
     step_seconds: float | None = None
     """How long a step of decoding last took."""
+    prompt_seconds: float = CALL_SECONDS
+    """How long a call that reads a piece of a prompt may take."""
     _compiled: set[int] = field(default_factory=set)
     _last_end: float = 0.0
 
@@ -68,7 +70,7 @@ class Runner:
         best = self.ladder[0]
         for rung in self.ladder[1:]:
             expected = self.seconds.get(rung, self.seconds.get(best, CALL_SECONDS) * rung / best)
-            if expected > CALL_SECONDS or remaining <= best:
+            if expected > self.prompt_seconds or remaining <= best:
                 break
             best = rung
         return best
@@ -83,6 +85,16 @@ class Runner:
         chunk = self._chunk(sequence, ids, start)
         self.pools, scores, _ = score(self.config, self.params, self.pools, chunk)
         return np.asarray(scores)[0, : len(ids)]
+
+    def surprise(
+        self, sequence: PageSequence, ids: Sequence[int], targets: Sequence[int], start: int
+    ) -> npt.NDArray[np.float32]:
+        """The negative log likelihood of targets[i] after ids[i], the first id at position `start`. # [len(ids)]"""
+        chunk = self._chunk(sequence, ids, start)
+        padded = np.zeros(chunk.tokens.shape, np.int32)
+        padded[0, : len(ids)] = targets
+        self.pools, found = surprise(self.config, self.params, self.pools, chunk, jnp.asarray(padded))
+        return np.asarray(found)[0, : len(ids)]
 
     def hidden(self, sequence: PageSequence, ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """The residual stream after the embedding and after each layer. # [layers + 1, len(ids), D]"""
