@@ -1,14 +1,16 @@
-"""How much memory there is, and how much of it keys and values get."""
+"""How much memory there is, and how much of it keys and values get. No jax until a device is asked."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-
-import jax
+from typing import TYPE_CHECKING
 
 from rvchat.engine.config import KINDS, Kind, ModelConfig, kv_bytes_per_token
 from rvchat.errors import DoesNotFitError
+
+if TYPE_CHECKING:
+    import jax
 
 # What the program itself, compiled code and activations need beside weights and pages.
 RESERVE = 600 << 20
@@ -20,6 +22,11 @@ def available_bytes(device: jax.Device) -> int | None:
         stats = device.memory_stats() or {}
         limit, used = stats.get("bytes_limit"), stats.get("bytes_in_use", 0)
         return None if limit is None else int(limit) - int(used)
+    return machine_bytes()
+
+
+def machine_bytes() -> int | None:
+    """Bytes of the machine's memory (or its container's) that programs can still take; None where nothing says."""
     found = [value for value in (_meminfo_available(), _cgroup_available()) if value is not None]
     return min(found, default=None)
 
@@ -52,6 +59,11 @@ def gigabytes(count: int) -> str:
 KV_SHARE, KV_MOST = 0.25, 4 << 30
 
 
+def kv_budget(available: int | None) -> int:
+    """Bytes for pages when nobody says how many and `available` are free beside the weights."""
+    return KV_MOST if available is None else max(0, min(KV_MOST, int(available * KV_SHARE)))
+
+
 @dataclass(frozen=True, slots=True)
 class KVPlan:
     """How many pages each pool has, scratch page included, and the longest context in tokens."""
@@ -74,8 +86,9 @@ class KVPlan:
         Raises DoesNotFitError with the figures.
         """
         if budget is None:
-            available = available_bytes(jax.devices()[0])
-            budget = KV_MOST if available is None else min(KV_MOST, int(available * KV_SHARE))
+            import jax
+
+            budget = kv_budget(available_bytes(jax.devices()[0]))
         most = min(config.context, wanted or config.context)
         window = config.sliding.window or config.context
         # A sequence's window, a chunk, and at both ends a part of a page.

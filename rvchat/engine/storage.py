@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-import jax
+from typing import TYPE_CHECKING, Literal
 
 from rvchat.engine.checkpoint import Checkpoint, Tensor
 from rvchat.engine.config import BITS, KINDS, Form, Role, all_weights, layer_weights
 from rvchat.engine.memory import RESERVE, available_bytes, gigabytes
 from rvchat.engine.nibbles import GROUP
 from rvchat.errors import BadInputError, DoesNotFitError
+
+if TYPE_CHECKING:
+    import jax
 
 Weights = Literal["auto", "int4", "int8", "bf16", "float32"]
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -44,10 +45,8 @@ class Storage:
         if dtype not in ("auto", "float32", "bfloat16"):
             raise BadInputError(f"dtype={dtype!r} is unknown", "Choose auto, float32 or bfloat16.")
         exact = dtype == "float32"
-        # XLA's CPU code computes in float32 whatever it is given, and is slowest where it must convert.
-        compute: Compute = "float32" if exact or (dtype == "auto" and device.platform == "cpu") else "bf16"
-        forms: tuple[Form, ...] = ("int8", "int4") if device.platform == "cpu" else ("bf16", "int8", "int4")
-        choices = [cls(weights, exact, compute, "float32" if exact else form) for form in forms]
+        choices = cls.choices(weights, dtype, device.platform)
+        compute = choices[0].compute
         available = available_bytes(device)
         needs = [choice.bytes_of(checkpoint) + RESERVE for choice in choices]
         for choice, needed in zip(choices, needs, strict=True):
@@ -60,6 +59,15 @@ class Storage:
             f"The model needs {gigabytes(min(needs))} of memory {asked}, and {gigabytes(available or 0)} are free",
             hint or "Close other programs, or use a smaller model.",
         )
+
+    @classmethod
+    def choices(cls, weights: Weights, dtype: Dtype, platform: str) -> list[Storage]:
+        """What is tried on `platform`, the best first: the first that fits is taken."""
+        exact = dtype == "float32"
+        # XLA's CPU code computes in float32 whatever it is given, and is slowest where it must convert.
+        compute: Compute = "float32" if exact or (dtype == "auto" and platform == "cpu") else "bf16"
+        forms: tuple[Form, ...] = ("int8", "int4") if platform == "cpu" else ("bf16", "int8", "int4")
+        return [cls(weights, exact, compute, "float32" if exact else form) for form in forms]
 
     def stack(self, role: Role, tensors: Sequence[Tensor], inputs: int) -> Form:
         """The form of a stack of layers. One that is stored in different forms takes the form that holds them all."""
