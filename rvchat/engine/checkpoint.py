@@ -33,6 +33,11 @@ class Tensor(Protocol):
     def form(self) -> str: ...
     @property
     def stored_bytes(self) -> int: ...
+    def as_stored(self) -> npt.NDArray[Any] | None:
+        """The map's own bytes: a plain tensor in its type, a block format as uint8 [rows, bytes]; None where the
+        tensor is stored in parts."""
+        ...
+
     def rows(self, start: int = 0, stop: int | None = None) -> Float:
         """Rows of the tensor seen as a matrix. # [rows, shape[-1]]"""
         ...
@@ -124,6 +129,9 @@ class PlainTensor:
     @property
     def stored_bytes(self) -> int:
         return self.stored.data.nbytes
+
+    def as_stored(self) -> npt.NDArray[Any] | None:
+        return self.stored.array()
 
     def rows(self, start: int = 0, stop: int | None = None) -> Float:
         matrix = self.stored.array().reshape(-1, self.shape[-1] if self.shape else 1)
@@ -231,6 +239,9 @@ class BlockTensor:
     @property
     def stored_bytes(self) -> int:
         return self.stored.data.nbytes
+
+    def as_stored(self) -> npt.NDArray[Any] | None:
+        return self.stored.as_stored()
 
     def rows(self, start: int = 0, stop: int | None = None) -> Float:
         return self.stored.rows(start, stop)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,13 +14,14 @@ import numpy.typing as npt
 
 from rvchat.engine.checkpoint import open_checkpoint
 from rvchat.engine.config import ModelConfig
+from rvchat.engine.copies import Copy, load_params
 from rvchat.engine.generation import Generation
 from rvchat.engine.loading import Loader, Progress
 from rvchat.engine.memory import KVPlan
 from rvchat.engine.pages import PageTable, empty_pools
 from rvchat.engine.pages import Sequence as PageSequence
 from rvchat.engine.params import Params, bytes_of
-from rvchat.engine.runner import Runner
+from rvchat.engine.runner import CALL_SECONDS, Runner
 from rvchat.engine.storage import Dtype, Storage, Weights
 from rvchat.errors import BadInputError
 from rvchat.types import Request, Sampling, TokenChunk
@@ -49,6 +52,7 @@ class Engine:
         dtype = jnp.dtype(params.final_norm.dtype)
         plan = KVPlan.make(config, dtype.itemsize, page_size, ladder[-1], kv_memory, max_context)
         self.config = config
+        self.notices: tuple[str, ...] = ()
         self.max_context = plan.max_context
         self._runner = Runner(
             config,
@@ -68,24 +72,33 @@ class Engine:
         kv_memory: int | None = None,
         max_context: int | None = None,
         progress: Progress | None = None,
+        copies: str | Path | None = None,
     ) -> Engine:
         """Loads a folder with config.json and safetensors, or a .gguf file.
 
         `weights`: how linear layers are stored; "auto" takes each as its file has it where a form holds that. `dtype`
         is what activations are computed in; "float32" is the exact path: float32 arithmetic on whatever the weights
         stand for, no activation rounded, and with "auto" no weight either. `kv_memory`: bytes for keys and values.
-        `max_context`: tokens. `progress(stage, fraction)` hears of the stages "open", "read" and "compile", and may
-        raise to abort. Raises ModelError for files that cannot be used, DoesNotFitError, with the figures, for a model
-        too large for this machine.
+        `max_context`: tokens. `progress(stage, fraction)` hears of the stages "open", "read", "keep" and "compile", and
+        may raise to abort. `copies`: a folder where weights that had to be quantised are kept for the next start;
+        `notices` says when that could not be. Raises ModelError for files that cannot be used, DoesNotFitError, with
+        the figures, for a model too large for this machine.
         """
         progress = progress or quiet
         progress("open", 0.0)
         checkpoint = open_checkpoint(path)
         storage = Storage.decide(weights, dtype, jax.devices()[0], checkpoint)
-        params = Loader(checkpoint, storage, progress).load()
+        copy = None if copies is None else Copy.of(Path(copies), Path(path).expanduser(), checkpoint.config, storage)
+        params, notices = load_params(Loader(checkpoint, storage, progress), copy)
         engine = cls(checkpoint.config, params, kv_memory=kv_memory, max_context=max_context)
+        engine.notices = notices
         engine.warm_up(progress)
         return engine
+
+    @property
+    def params(self) -> Params:
+        """The weights, for looking at how they are stored."""
+        return self._runner.params
 
     @property
     def kv_capacity(self) -> int:
@@ -128,6 +141,35 @@ class Engine:
         finally:
             self._runner.table.release(sequence)
         return out
+
+    def surprise(self, ids: Sequence[int]) -> Iterator[npt.NDArray[np.float32]]:
+        """The negative log likelihood of each of `ids` but the first, given those before it, in nats.
+
+        One array for each piece that is read; the scores themselves are never kept. Closing the iterator gives the
+        pages back. Raises BadInputError for ids that are none of the vocabulary's and for more than the context holds.
+        """
+        self._check_ids(ids)
+        if len(ids) - 1 > self.max_context:
+            raise BadInputError(f"{len(ids) - 1:,} tokens are more than the context of {self.max_context:,}")
+        return self._surprise(ids, self._runner.ladder[-1])
+
+    def _surprise(self, ids: Sequence[int], piece: int) -> Iterator[npt.NDArray[np.float32]]:
+        sequence = PageSequence()
+        try:
+            for start in range(0, len(ids) - 1, piece):
+                targets = ids[start + 1 : start + 1 + piece]
+                yield self._runner.surprise(sequence, ids[start : start + len(targets)], targets, start)
+        finally:
+            self._runner.table.release(sequence)
+
+    @contextlib.contextmanager
+    def full_chunks(self) -> Iterator[None]:
+        """Reads prompts in the longest compiled pieces, however long a call takes: for measuring, not for people."""
+        self._runner.prompt_seconds = math.inf
+        try:
+            yield
+        finally:
+            self._runner.prompt_seconds = CALL_SECONDS
 
     def hidden(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """The residual stream after the embedding and after each layer, for looking into a model.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -61,6 +62,12 @@ class GGUFTensor:
     shape: tuple[int, ...]
     type_name: str
     data: npt.NDArray[np.uint8]
+
+    def as_stored(self) -> npt.NDArray[Any]:
+        """Plain types as they are; block formats as their bytes. # shape, or uint8 [rows, bytes per row]"""
+        plain = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
+        dtype = plain.get(self.type_name)
+        return self.data if dtype is None else self.data.view(dtype).reshape(self.shape)
 
     def rows(self, start: int = 0, stop: int | None = None) -> npt.NDArray[np.float32]:
         """Rows `start` to `stop` of the tensor seen as a matrix, dequantised. # [rows, shape[-1]]"""

@@ -56,19 +56,29 @@ class StoredTensor:
         return self.data.view(DTYPES[self.dtype]).reshape(self.shape)
 
 
-def open_file(path: Path) -> dict[str, StoredTensor]:
-    """The tensors of one file by name. Raises ModelError for a file that is not whole."""
+def read_metadata(path: Path) -> dict[str, str]:
+    """What a file says of itself beside its tensors. Raises ModelError for a file that is not whole."""
+    return _open(path)[1]
+
+
+def _open(path: Path) -> tuple[mmap.mmap, dict[str, str]]:
     try:
-        with safetensors.safe_open(path, framework="numpy"):
-            pass  # the library checks the header: its length, offsets and overlaps
+        with safetensors.safe_open(path, framework="numpy") as checked:
+            # The library checks the header: its length, offsets and overlaps.
+            metadata = checked.metadata() or {}
         with path.open("rb") as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), metadata
     except FileNotFoundError:
         raise ModelError(f"{path} is missing", "Fetch the model's files again.") from None
     except (safetensors.SafetensorError, ValueError) as error:
         raise ModelError(f"{path} is damaged: {error}", "Fetch the file again.") from None
     except OSError as error:
         raise ModelError(f"Cannot open {path}: {error.strerror}", "Check its permissions.") from None
+
+
+def open_file(path: Path) -> dict[str, StoredTensor]:
+    """The tensors of one file by name. Raises ModelError for a file that is not whole."""
+    data, _ = _open(path)
     (length,) = struct.unpack_from("<Q", data)
     header = json.loads(data[8 : 8 + length])
     tensors = {}

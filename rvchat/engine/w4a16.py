@@ -62,6 +62,9 @@ class PackedTensor:
     def stored_bytes(self) -> int:
         return self.words.nbytes + self.scales.nbytes
 
+    def as_stored(self) -> None:
+        return None
+
     @classmethod
     def of(cls, name: str, tensors: Mapping[str, StoredTensor]) -> PackedTensor:
         for part in ("_scale", "_shape"):
