@@ -11,7 +11,7 @@ chat: $(VENV)/.app
 
 # Style, types and the quick tests: under 8 minutes on two cores.
 test: $(VENV)/.dev check
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not long"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not long"
 
 # What needs longer (real terminals, kill loops, fuzzing): under an hour.
 test-long: $(VENV)/.dev
