@@ -12,7 +12,7 @@ from rvchat.tui.screens.chat import ChatScreen
 from rvchat.tui.screens.dialogs import AskLine, Pick
 from rvchat.tui.widgets.sidebar import Sidebar
 
-LONG = "word " * 400
+LONG = "word " + "".join(f"w{n} " for n in range(500))
 
 
 @pytest.fixture
@@ -136,13 +136,13 @@ async def test_thoughts_are_folded_when_the_answer_begins_and_open_by_a_key(open
 
 
 async def test_thoughts_are_shown_while_they_run(opened: Any) -> None:
-    text = "<|channel>thought\n" + "hmm " * 200 + "<channel|>done"
+    text = "<|channel>thought\n" + "hmm " + "".join(f"h{n} " for n in range(400)) + "<channel|>done"
     async with opened({"text": text, "tok_s": 400}) as chat:
         chat.screen.session.change(thinking=True)
         await chat.type("q")
         await chat.press("enter")
         await chat.sees("▾ Thinking …")
-        await chat.sees("hmm hmm")
+        await chat.sees("hmm h0")
         assert chat.screen.state.activity == "thinking"
         await chat.press("escape")
         await chat.settled()

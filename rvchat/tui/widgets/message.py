@@ -26,6 +26,7 @@ _CUT = {
     "length": "The answer reached its maximum length.",
     "context": "The model's window is full.",
     "memory": "There was no memory for more.",
+    "loop": "The model repeated itself, so the answer was ended.",
 }
 
 
@@ -221,10 +222,8 @@ class MessageView(Vertical, can_focus=True):
         click = Style.from_meta({"@click": f"screen.act_on({self.message.id!r}, {what!r})"})
         return Content.styled(words, "$text-accent").stylize(click)
 
-    def on_focus(self) -> None:
-        self._settle()
-
-    def on_blur(self) -> None:
+    def watch_has_focus(self, has_focus: bool) -> None:
+        super().watch_has_focus(has_focus)
         self._settle()
 
     def on_enter(self) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-PATIENCE_S = 6.0
+PATIENCE_S = 30.0
 PROGRAM = (sys.executable, "-c", "import sys; from rvchat.cli import main; sys.exit(main())")
 
 
@@ -39,7 +39,7 @@ class Terminal:
     def __init__(self, folder: Path, script: Path | None, size: tuple[int, int], environ: dict[str, str]) -> None:
         self.folder = folder
         self.drawn_s = 0.0
-        self._name = f"rvchat-{uuid.uuid4().hex[:8]}"
+        self._name = ""
         self._script, self._size, self._environ = script, size, environ
 
     def tmux(self, *words: str, check: bool = True) -> str:
@@ -59,7 +59,8 @@ class Terminal:
         shell = ["env", *settings, *command]
         line = " ".join("'" + word.replace("'", "'\\''") + "'" for word in shell)
         line = f"{line}; echo ENDED $?; exec cat"
-        self.tmux("kill-server", check=False)
+        self.close()
+        self._name = f"rvchat-{uuid.uuid4().hex[:8]}"  # a server that is ending would still answer to the old one
         columns, rows = self._size
         self.tmux("new-session", "-d", "-s", "t", "-x", str(columns), "-y", str(rows), line)
         began = time.monotonic()
@@ -103,6 +104,9 @@ class Terminal:
         """Waits until every one of `texts` is on the screen."""
         until(lambda: all(text in self.screen for text in texts), lambda: f"{texts}\n{self.screen}")
 
+    def until(self, condition: Callable[[], object]) -> None:
+        until(condition, lambda: self.screen)
+
     def no_longer_sees(self, text: str) -> None:
         until(lambda: text not in self.screen, lambda: f"{text}\n{self.screen}")
 
@@ -111,7 +115,8 @@ class Terminal:
         self.sees("ENDED")
 
     def close(self) -> None:
-        self.tmux("kill-server", check=False)
+        if self._name:
+            self.tmux("kill-server", check=False)
 
 
 def write_script(folder: Path, answers: tuple[dict[str, Any], ...]) -> Path | None:
