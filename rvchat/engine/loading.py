@@ -88,6 +88,7 @@ class Loader:
         return on_device(self.filled(tensors, form))
 
     def filled(self, tensors: list[Tensor], form: Form) -> npt.NDArray[Any]:
+        """# [tensors, *shape]"""
         shape = tensors[0].shape if tensors[0].shape != (1,) else ()
         out = np.empty((len(tensors), *shape), DTYPES[form])
         for place, tensor in enumerate(tensors):
@@ -140,11 +141,13 @@ class Loader:
         if weight is None:
             return None
         tensor = self.find("per_layer_table", weight)
-        data = tensor.as_stored()
-        if data is None or tensor.form not in (*PLAIN_FORMS, *BLOCK_FORMS):
-            return Table(self.plain([tensor], self.storage.compute)[0], FORMS[self.storage.compute], weight.shape[-1])
-        self._advance(weight.size)
-        return Table(on_device(data), tensor.form, weight.shape[-1])
+        data, form = tensor.as_stored(), tensor.form
+        if data is None or form not in (*PLAIN_FORMS, *BLOCK_FORMS):
+            data, form = self.filled([tensor], self.storage.compute)[0], FORMS[self.storage.compute]
+        else:
+            self._advance(weight.size)
+        bits = data.view(np.uint16) if data.dtype.itemsize == 2 else data
+        return Table(on_device(bits), form, weight.shape[-1])
 
     def blocks(self, shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
         """Ranges of rows of a matrix, some millions of values each."""
