@@ -31,6 +31,7 @@ class Generation:
     request: Request
     max_context: int
     sequence: PageSequence = field(default_factory=PageSequence)
+    reused: int = 0
     began: float = field(default_factory=time.perf_counter)
     new_tokens: int = 0
     first_token_at: float | None = None
@@ -59,8 +60,10 @@ class Generation:
 
     def _run(self) -> Iterator[TokenChunk]:
         ids = list(self.request.ids)
-        draw = Draw.start([self.request.sampling], self.runner.config.vocab_size)
-        done = 0
+        table = self.runner.table
+        self.sequence, self.reused = table.begin(ids)
+        done = self.reused
+        draw = Draw.start([self.request.sampling], self.runner.config.vocab_size, [ids[:done]])
         while done < len(ids):
             if self._cancelled():
                 yield self._chunk([], "cancelled")
@@ -68,8 +71,10 @@ class Generation:
             piece = ids[done : done + self.runner.prompt_rung(len(ids) - done)]
             done += len(piece)
             draw, token = self.runner.read(self.sequence, piece, done - len(piece), draw, final=done == len(ids))
+            table.wrote(self.sequence, ids[:done])
             if self.request.on_prefill is not None:
                 self.request.on_prefill(done, len(ids))
+        table.keep(self.sequence, len(ids))
         limit, reason = self._limit
         if limit < 1:
             yield self._chunk([], reason)
@@ -79,13 +84,16 @@ class Generation:
         chunk = self._deliver([first])
         yield chunk
         if chunk.finish is None:
-            yield from self._decode(Answers(token, jnp.zeros(1, bool), draw))
+            yield from self._decode(Answers(token, jnp.zeros(1, bool), draw), first)
 
-    def _decode(self, answers: Answers) -> Iterator[TokenChunk]:
+    def _decode(self, answers: Answers, first: int) -> Iterator[TokenChunk]:
+        """`first` is the token that `answers` begin with: chosen, and not yet read by the decoder."""
         stop_ids = np.full((1, MOST_STOP_IDS), -1, np.int32)
         stop_ids[0, : len(self.request.stop_ids)] = self.request.stop_ids
         stops = jnp.asarray(stop_ids)
         limit, _ = self._limit
+        written = list(self.request.ids)
+        unread = first
         calls: deque[Call] = deque()
         issued, exhausted = 1, False
         while True:
@@ -102,8 +110,11 @@ class Generation:
             if not calls:
                 yield self._chunk([], "cancelled" if self._cancelled() else "memory")
                 return
-            call = calls.popleft()
-            chunk = self._deliver(self.runner.finish(call))
+            made = self.runner.finish(calls.popleft())
+            written += [unread, *made[:-1]] if made else []
+            unread = made[-1] if made else unread
+            self.runner.table.wrote(self.sequence, written)
+            chunk = self._deliver(made)
             yield chunk
             if chunk.finish is not None:
                 return
@@ -133,6 +144,7 @@ class Generation:
             finish,
             Stats(
                 prompt_tokens=len(self.request.ids),
+                reused_tokens=self.reused,
                 new_tokens=self.new_tokens,
                 ttft_s=first - self.began,
                 prefill_s=first - self.began,

@@ -55,13 +55,14 @@ def gigabytes(count: int) -> str:
     return f"{count / 1e9:.1f} GB"
 
 
-# Share of the free memory that pages take when nobody says how much, and the most they take then.
-KV_SHARE, KV_MOST = 0.25, 4 << 30
-
-
-def kv_budget(available: int | None) -> int:
-    """Bytes for pages when nobody says how many and `available` are free beside the weights."""
-    return KV_MOST if available is None else max(0, min(KV_MOST, int(available * KV_SHARE)))
+# When nobody says how much keys and values may take: the context there is room for, in tokens, and the most memory and
+# the largest share of what is free that go to it.
+USUAL_CONTEXT, KV_MOST, KV_SHARE = 32768, 4 << 30, 0.25
+# Windows of sliding layers that are kept where turns started, so that conversations can go on from there; they
+# take at most a quarter of what is allowed.
+KEPT_WINDOWS = 16
+# With much memory allowed, so many contexts of full length are kept.
+KEPT_CONTEXTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +82,31 @@ class KVPlan:
         budget: int | None,
         wanted: int | None,
     ) -> KVPlan:
-        """Within `budget` bytes (a share of what is free for None), the context that is `wanted` or all that fits.
+        """Within `budget` bytes, the context that is `wanted`, or all that fits. Raises DoesNotFitError with figures.
 
-        Raises DoesNotFitError with the figures.
+        A budget of None is what one context of usual length and the kept windows take, within a share of what is free.
         """
+        most = min(config.context, wanted or (config.context if budget is not None else USUAL_CONTEXT))
         if budget is None:
-            import jax
-
-            budget = kv_budget(available_bytes(jax.devices()[0]))
-        most = min(config.context, wanted or config.context)
-        window = config.sliding.window or config.context
-        # A sequence's window, a chunk, and at both ends a part of a page.
-        sliding_pages = min(-(-(window + longest_chunk) // page_size) + 2, -(-most // page_size))
+            available = available_bytes(jax.devices()[0])
+            budget = KV_MOST if available is None else min(KV_MOST, int(available * KV_SHARE))
+            contexts = 1
+        else:
+            contexts = KEPT_CONTEXTS
         per_page = {kind: kv_bytes_per_token(config, kind, number_bytes) * page_size for kind in KINDS}
-        left = budget - (1 + sliding_pages) * per_page["sliding"] - per_page["full"]
-        full_pages = -(-most // page_size)
+        context_pages = -(-most // page_size)
+        window = config.sliding.window or config.context
+        # One sequence at work holds its window, a chunk, and at both ends a part of a page.
+        working = min(-(-(window + longest_chunk) // page_size) + 2, context_pages)
+        left = budget - (1 + working) * per_page["sliding"] - per_page["full"]
+        kept = min(KEPT_WINDOWS * (-(-window // page_size) + 1), contexts * context_pages)
+        if per_page["sliding"]:
+            kept = min(kept, max(0, left // 4 // per_page["sliding"]))
+        left -= kept * per_page["sliding"]
+        full = contexts * context_pages
         if per_page["full"]:
-            full_pages = min(full_pages, max(0, left // per_page["full"]))
-        max_context = min(most, full_pages * page_size)
+            full = min(full, max(0, left // per_page["full"]))
+        max_context = min(most, full * page_size)
         if max_context < min(most, wanted or page_size):
             needed = budget - left + -(-(wanted or page_size) // page_size) * per_page["full"]
             raise DoesNotFitError(
@@ -106,4 +114,4 @@ class KVPlan:
                 f"and {gigabytes(budget)} are allowed",
                 f"Ask for {max_context:,} tokens or fewer, or allow more." if max_context else "Allow more.",
             )
-        return cls(max_context, {"sliding": 1 + sliding_pages, "full": 1 + full_pages})
+        return cls(max_context, {"sliding": 1 + working + kept, "full": 1 + full})

@@ -7,6 +7,7 @@ table point at it, and rows of padding are written to it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
 import jax
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from rvchat.engine.config import KINDS, Kind, ModelConfig
 from rvchat.engine.decoder import Rows
+from rvchat.engine.prefixes import Node, PrefixTree
 
 Array = jax.Array
 
@@ -68,13 +70,21 @@ class PagesExhaustedError(Exception):
 
 @dataclass
 class Sequence:
-    """The pages of one sequence: page of its positions -> page of the pool."""
+    """The pages of one sequence, by page of its positions.
 
+    `path` are the nodes of its full pages so far. `pages` says where each page it holds is in the pools; those in
+    `shared` belong to the node of that place in the path, the others to the sequence alone. `kept` are the pages of
+    sliding layers that are worth keeping when the window leaves them.
+    """
+
+    path: list[Node] = field(default_factory=list)
     pages: dict[Kind, dict[int, int]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
+    shared: dict[Kind, set[int]] = field(default_factory=lambda: {kind: set() for kind in KINDS})
+    kept: set[int] = field(default_factory=set)
 
 
 class PageTable:
-    """Hands out pages of the pools and takes them back."""
+    """Hands out pages of the pools, finds those that already hold the beginning of a text, and takes them back."""
 
     def __init__(self, config: ModelConfig, pages: Mapping[Kind, int], page_size: int, max_context: int) -> None:
         self.config = config
@@ -82,34 +92,73 @@ class PageTable:
         self.context_pages = -(-max_context // page_size)
         self.capacity = (pages["full"] - 1) * page_size
         self._free: dict[Kind, list[int]] = {kind: list(range(pages[kind] - 1, SCRATCH, -1)) for kind in KINDS}
+        self._prefixes = PrefixTree()
 
     def free_pages(self, kind: Kind) -> int:
-        return len(self._free[kind])
+        """Pages that a sequence could get: unused ones, and those kept for texts that may come again."""
+        return len(self._free[kind]) + self._prefixes.idle(kind)
+
+    def begin(self, ids: SequenceOf[int]) -> tuple[Sequence, int]:
+        """A sequence for `ids` with the pages that already hold their beginning, and how many tokens those hold.
+
+        At least the last token is left to be read. Sliding layers must still have the window before that point.
+        """
+        found = self._prefixes.path(ids[:-1], self.page_size)
+        while found and not all("sliding" in found[p].pages for p in self._window(len(found) * self.page_size)):
+            found.pop()
+        sequence = Sequence(found)
+        reused = len(found) * self.page_size
+        for place in range(len(found)):
+            self._hold(sequence, "full", place)
+        for place in self._window(reused):
+            self._hold(sequence, "sliding", place)
+        return sequence, reused
 
     def extend(self, sequence: Sequence, start: int, stop: int) -> None:
         """Makes room for positions `start` to `stop`. Raises PagesExhaustedError, having taken nothing."""
         needed = range(start // self.page_size, -(-stop // self.page_size))
         missing = {kind: [p for p in needed if p not in sequence.pages[kind]] for kind in KINDS}
-        if any(len(missing[kind]) > len(self._free[kind]) for kind in KINDS):
+        if any(len(missing[kind]) > self.free_pages(kind) for kind in KINDS):
             raise PagesExhaustedError
         for kind in KINDS:
             for page in missing[kind]:
+                if not self._free[kind]:
+                    self._free[kind].extend(self._prefixes.give_up(kind))
                 sequence.pages[kind][page] = self._free[kind].pop()
+
+    def wrote(self, sequence: Sequence, ids: SequenceOf[int]) -> None:
+        """Says that the pages now hold `ids`: those that are full can be found from now on."""
+        for place in range(len(sequence.path), len(ids) // self.page_size):
+            tokens = tuple(ids[place * self.page_size : (place + 1) * self.page_size])
+            parent = sequence.path[-1] if sequence.path else self._prefixes.root
+            node = self._prefixes.child(parent, tokens)
+            sequence.path.append(node)
+            for kind in KINDS:
+                # Where another sequence wrote the same page before, this one goes on with its own.
+                if place in sequence.pages[kind] and kind not in node.pages:
+                    node.pages[kind] = sequence.pages[kind][place]
+                    self._hold(sequence, kind, place)
+
+    def keep(self, sequence: Sequence, position: int) -> None:
+        """Marks the window before `position`, where a turn starts, as worth keeping.
+
+        One page more, since the next prompt may differ in the last few tokens before it.
+        """
+        whole = position // self.page_size * self.page_size
+        sequence.kept.update(self._window(whole), self._window(max(0, whole - self.page_size)))
 
     def trim(self, sequence: Sequence, position: int) -> None:
         """Gives back the pages of sliding layers that no token at `position` or later sees."""
-        window = self.config.sliding.window
-        if window is None:
-            return
-        held = sequence.pages["sliding"]
-        first_seen = max(0, position - window + 1) // self.page_size
-        for page in [p for p in held if p < first_seen]:
-            self._free["sliding"].append(held.pop(page))
+        seen = self._window(position)
+        for place in [p for p in sequence.pages["sliding"] if p < seen.start]:
+            self._leave(sequence, "sliding", place, keep=place in sequence.kept)
 
     def release(self, sequence: Sequence) -> None:
+        """Gives everything back. What comes last is given up first: without it the rest is still of use."""
         for kind in KINDS:
-            self._free[kind].extend(sequence.pages[kind].values())
-            sequence.pages[kind].clear()
+            for place in sorted(sequence.pages[kind], reverse=True):
+                self._leave(sequence, kind, place, keep=True)
+        sequence.path.clear()
 
     def row(self, sequence: Sequence, kind: Kind) -> npt.NDArray[np.int32]:
         """The table of one sequence as the device reads it. # int32 [context pages]"""
@@ -117,3 +166,21 @@ class PageTable:
         for page, place in sequence.pages[kind].items():
             row[page] = place
         return row
+
+    def _window(self, position: int) -> range:
+        """The pages before `position` that a token there sees in sliding layers."""
+        window = self.config.sliding.window
+        first = 0 if window is None else max(0, position - window + 1) // self.page_size
+        return range(first, -(-position // self.page_size))
+
+    def _hold(self, sequence: Sequence, kind: Kind, place: int) -> None:
+        sequence.pages[kind][place] = self._prefixes.use(sequence.path[place], kind)
+        sequence.shared[kind].add(place)
+
+    def _leave(self, sequence: Sequence, kind: Kind, place: int, *, keep: bool) -> None:
+        page = sequence.pages[kind].pop(place)
+        if place in sequence.shared[kind]:
+            sequence.shared[kind].discard(place)
+            self._prefixes.leave(sequence.path[place], kind, keep=keep)
+        else:
+            self._free[kind].append(page)

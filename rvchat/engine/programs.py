@@ -13,6 +13,7 @@ from math import gcd
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from rvchat.engine.config import KINDS, Kind, ModelConfig
@@ -55,11 +56,14 @@ class Draw:
     seen: Array
 
     @classmethod
-    def start(cls, samplings: Sequence[Sampling], vocab_size: int) -> Draw:
-        """Nothing seen yet. A sampling without a seed gets a fresh one."""
+    def start(cls, samplings: Sequence[Sampling], vocab_size: int, seen: Sequence[Sequence[int]]) -> Draw:
+        """With the tokens `seen` by each sequence so far. A sampling without a seed gets a fresh one."""
         seeds = [secrets.randbits(32) if s.seed is None else s.seed % (1 << 32) for s in samplings]
         keys = jnp.stack([jax.random.key_data(jax.random.key(seed)) for seed in seeds])
-        return cls(Settings.of(samplings), keys, jnp.zeros((len(seeds), vocab_size), bool))
+        marks = np.zeros((len(seeds), vocab_size), bool)
+        for row, ids in zip(marks, seen, strict=True):
+            row[list(ids)] = True
+        return cls(Settings.of(samplings), keys, jnp.asarray(marks))
 
     def saw(self, tokens: Array, count: Array) -> Draw:
         """With the first `count` [S] of tokens [S, C] seen."""
