@@ -9,20 +9,32 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from rvchat.config import Paths
 from rvchat.errors import BadInputError, ModelError, RvchatError
 
 if TYPE_CHECKING:
+    from rvchat.commands.opened import Wanted
     from rvchat.settings import Settings
 
 INTERRUPTED = 130
 WEIGHTS = ("auto", "int4", "int8", "bf16", "float32")
+DTYPES = ("auto", "float32", "bfloat16")
 
 ASK = (
     "Asks one question and writes the answer on standard output, everything else on standard error. "
     "Question and answer are kept in the history."
+)
+BENCH = (
+    "Measures on this machine how fast a model is loaded, reads prompts and answers; and of the speed that reading the "
+    "memory allows, the share that is reached. Prompts are read in the longest pieces for their speed, and as in a "
+    "chat for the time to the first token. Every figure is the median of up to three."
+)
+PERPLEXITY = (
+    "Measures how well a model predicts a text: the mean negative log likelihood of its tokens, and e to the power of "
+    "that. A text longer than the context is read in windows that follow each other, each as a text of its own."
 )
 
 
@@ -105,6 +117,26 @@ def parser() -> argparse.ArgumentParser:
     chat.add_argument("--plain", action="store_true", help="line by line: for screen readers and simple terminals")
     chat.add_argument("--conversation", metavar="ID", default=None, help="go on with that conversation")
     chat.set_defaults(run=_chat, new=False)
+
+    arithmetic = Parser(add_help=False)
+    arithmetic.add_argument("--dtype", choices=DTYPES, default="auto", help="what is computed in (default: auto)")
+
+    bench = commands.add_parser(
+        "bench", parents=[common, arithmetic], help="how fast a model is here", description=BENCH
+    )
+    bench.add_argument("--context", type=_whole(1), nargs="+", default=[512], metavar="N", help="tokens of each prompt")
+    bench.add_argument("--sequences", type=_whole(1), nargs="+", default=[1], metavar="N", help="answers made at once")
+    bench.add_argument("--profile", type=Path, metavar="DIR", help="keep a trace of jax's profiler in that folder")
+    bench.add_argument("--json", action="store_true", help="print one JSON object")
+    bench.set_defaults(run=_bench)
+
+    perplexity = commands.add_parser(
+        "perplexity", parents=[common, arithmetic], help="how well a model predicts a text", description=PERPLEXITY
+    )
+    perplexity.add_argument("file", type=Path, metavar="FILE", help="text in UTF-8")
+    perplexity.add_argument("--context", type=_whole(2), metavar="N", help="tokens of a window (default: all that fit)")
+    perplexity.add_argument("--json", action="store_true", help="print one JSON object")
+    perplexity.set_defaults(run=_perplexity)
 
     store_commands.add_arguments(commands, [common], run=_kept)
     return top
@@ -201,6 +233,39 @@ def _chat(options: argparse.Namespace) -> int:
     model = _model(options, settings)
     logs.divert(paths.logs)
     return plain.run(settings, paths=paths, model=model, weights=_weights(options), conversation=options.conversation)
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from rvchat.commands import bench
+
+    paths = _paths(options)
+    return bench.run(
+        _wanted(options, paths),
+        paths=paths,
+        contexts=options.context,
+        sequences=options.sequences,
+        profile=options.profile,
+        as_json=options.json,
+    )
+
+
+def _perplexity(options: argparse.Namespace) -> int:
+    from rvchat.commands import perplexity
+
+    paths = _paths(options)
+    return perplexity.run(
+        options.file, _wanted(options, paths), paths=paths, context=options.context, as_json=options.json
+    )
+
+
+def _wanted(options: argparse.Namespace, paths: Paths) -> Wanted:
+    """The model that is measured. What jax has to say goes to the log from here on."""
+    from rvchat import logs
+    from rvchat.commands.opened import Wanted
+
+    wanted = Wanted(_model(options, _settings(paths)), _weights(options), options.dtype)
+    logs.divert(paths.logs)
+    return wanted
 
 
 def _kept(options: argparse.Namespace) -> int:

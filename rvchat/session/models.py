@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rvchat.config import Paths
 from rvchat.errors import BadInputError, ModelError
@@ -15,6 +15,9 @@ from rvchat.session.scripted import Script, ScriptedEngine
 from rvchat.text.formats import chat_format, has_chat_template, stop_ids, stop_texts, thinks
 from rvchat.text.tokenizer import Tokenizer
 from rvchat.types import ModelInfo
+
+if TYPE_CHECKING:
+    from rvchat.engine.engine import Engine
 
 SCRIPTED = "scripted:"
 
@@ -34,8 +37,7 @@ class Opener:
     def __call__(self, name: str, progress: LoadProgress) -> Model:
         if name.startswith(SCRIPTED):
             return _scripted(name, progress)
-        _keep_compiled(self.paths)
-        return _real(name, model_path(name, self.paths, progress), self.weights, progress)
+        return _real(name, model_path(name, self.paths, progress), self.weights, self.paths, progress)
 
 
 def model_path(name: str, paths: Paths, progress: LoadProgress) -> Path:
@@ -71,17 +73,39 @@ def _keep_compiled(paths: Paths) -> None:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 
-def _real(name: str, path: Path, weights: str, progress: LoadProgress) -> Model:
+def open_engine(
+    path: Path,
+    paths: Paths,
+    progress: LoadProgress,
+    *,
+    weights: str = "auto",
+    dtype: str = "auto",
+    max_context: int | None = None,
+) -> Engine:
+    """The engine of a model's files, with what it keeps between starts in `paths`."""
+    _keep_compiled(paths)
+    from rvchat.engine import Engine  # brings jax, for which no file that is no model should make one wait
+
+    return Engine.load(
+        path,
+        weights=cast(Any, weights),
+        dtype=cast(Any, dtype),
+        max_context=max_context,
+        progress=progress,
+        copies=paths.models / "quantised",
+    )
+
+
+def _real(name: str, path: Path, weights: str, paths: Paths, progress: LoadProgress) -> Model:
     progress("vocabulary", None)
     tokenizer = Tokenizer.load(path)
     chats = has_chat_template(path)
-    from rvchat.engine import Engine  # brings jax, for which no file that is no model should make one wait
-
-    engine = Engine.load(path, weights=cast(Any, weights), progress=progress)
+    engine = open_engine(path, paths, progress, weights=weights)
     format = chat_format(engine.config.model_type, per_layer_width=engine.config.per_layer_width, chats=chats)
     notices = [] if chats else [CONTINUES]
     if engine.config.model_type.startswith("gemma3"):
         notices.append(GEMMA_TERMS)
+    notices.extend(engine.notices)
     info = ModelInfo(
         name=name,
         weights=weights,

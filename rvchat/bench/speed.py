@@ -1,0 +1,182 @@
+"""How fast prompts are read and answers made."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from rvchat.errors import BadInputError
+from rvchat.types import Request, Sampling, TokenChunk
+
+# New tokens of one answer: as many as take some seconds, but never so few that one call says it all.
+FEWEST_TOKENS, MOST_TOKENS, DECODE_SECONDS = 16, 128, 8.0
+# A measurement is made so many times, unless it takes long: the median counts.
+REPEATS, LONG_SECONDS = 3, 20.0
+# Ids of prompts: past control tokens and bytes, and of ordinary words.
+FIRST_ID, LAST_ID = 300, 5000
+
+Report = Callable[[str], None]
+AtOnce = Callable[[Sequence[Request]], Iterator[tuple[int, TokenChunk]]]
+T = TypeVar("T")
+
+
+class Measurable(Protocol):
+    """What is asked of an engine."""
+
+    def generate(self, request: Request) -> Iterator[TokenChunk]: ...
+    def full_chunks(self) -> AbstractContextManager[None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Medians. Prompts are read in full chunks for `prefill_tok_s` and as for people for `ttft_s`, the time to the
+    first token; `ttft_reused_s` is that of a prompt read before, None where nothing of it was reused. `decode_tok_s`
+    is None where no token follows the first."""
+
+    context: int
+    sequences: int
+    prefill_tok_s: float
+    decode_tok_s: float | None
+    ttft_s: float
+    ttft_reused_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """`first_s`: seconds until every answer had its first token; `rates`: tokens per second of each round of calls
+    after that; `reused`: prompt tokens that were not read again."""
+
+    first_s: float
+    rates: tuple[float, ...]
+    reused: int
+
+    @classmethod
+    def of(cls, answers: Iterable[tuple[int, TokenChunk]], sequences: int) -> Timeline:
+        """Consumes the chunks of answers that are made at once. A round ends when an answer comes again."""
+        began = time.perf_counter()
+        waiting = set(range(sequences))
+        first_s, reused = 0.0, 0
+        rates: list[float] = []
+        round_began, tokens, seen = began, 0, set[int]()
+        now = began
+        for index, chunk in answers:
+            if index in seen and not waiting:
+                rates.append(tokens / (now - round_began))
+                round_began, tokens, seen = now, 0, set()
+            now = time.perf_counter()
+            if index in waiting and chunk.ids:
+                waiting.discard(index)
+                reused += chunk.stats.reused_tokens
+                if not waiting:
+                    first_s, round_began = now - began, now
+                continue
+            if not waiting:
+                tokens += len(chunk.ids)
+                seen.add(index)
+        if tokens:
+            rates.append(tokens / (now - round_began))
+        if waiting:
+            raise BadInputError("an answer ended before its first token", "Measure shorter contexts, fewer sequences.")
+        return cls(first_s, tuple(rates), reused)
+
+
+class Meter:
+    """Measures one engine. `report(what)` hears what is measured next."""
+
+    def __init__(
+        self, engine: Measurable, *, bos_id: int, vocab_size: int, room: int, report: Report = lambda what: None
+    ) -> None:
+        """`room`: tokens that the engine's context holds."""
+        self._engine = engine
+        self._bos_id = bos_id
+        self._room = room
+        self._report = report
+        self._ids = np.random.default_rng(0)
+        self._low, self._high = (FIRST_ID, LAST_ID) if vocab_size >= LAST_ID else (vocab_size // 4, vocab_size)
+
+    def warm_up(self, lengths: Sequence[int]) -> None:
+        """Has everything compiled that reading prompts of `lengths` and decoding need."""
+        for length in lengths:
+            if length + 4 <= self._room:
+                self._report("compiling")
+                self._answer(self._prompts(length, 1), 4, full=True)
+
+    def measure(self, context: int, sequences: int) -> Speed:
+        """Answers to `sequences` prompts of `context` tokens, made at once.
+
+        Raises BadInputError for what the context cannot hold, and for several sequences where the engine has no way to
+        make them at once.
+        """
+        if context + 1 > self._room:
+            raise BadInputError(f"a context of {context:,} tokens leaves no room for an answer in {self._room:,}")
+        where = f"context {context:,}" + (f", {sequences} sequences" if sequences > 1 else "")
+        tokens = self._tokens(context)
+
+        def reading_and_answering() -> Timeline:
+            self._report(f"{where}: reading and answering")
+            return self._answer(self._prompts(context, sequences), tokens, full=True)
+
+        def first_tokens() -> tuple[float, float | None]:
+            self._report(f"{where}: first token")
+            prompts = self._prompts(context, sequences)
+            fresh, again = (self._answer(prompts, 1, full=False) for _ in range(2))
+            return fresh.first_s, again.first_s if again.reused else None
+
+        timelines = repeated(reading_and_answering)
+        firsts = repeated(first_tokens)
+        rates = [statistics.median(t.rates) for t in timelines if t.rates]
+        reused = [again for _, again in firsts if again is not None]
+        return Speed(
+            context=context,
+            sequences=sequences,
+            prefill_tok_s=context * sequences / statistics.median(t.first_s for t in timelines),
+            decode_tok_s=statistics.median(rates) if rates else None,
+            ttft_s=statistics.median(fresh for fresh, _ in firsts),
+            ttft_reused_s=statistics.median(reused) if reused else None,
+        )
+
+    def _tokens(self, context: int) -> int:
+        """How many new tokens are made: found from a short answer, which also times a step for the engine itself."""
+        most = self._room - context
+        if most <= FEWEST_TOKENS:
+            return most
+        rates = self._answer(self._prompts(min(context, FEWEST_TOKENS), 1), FEWEST_TOKENS, full=True).rates
+        wanted = round(statistics.median(rates) * DECODE_SECONDS)
+        return min(most, MOST_TOKENS, max(FEWEST_TOKENS, wanted))
+
+    def _prompts(self, length: int, count: int) -> list[list[int]]:
+        """Prompts that were never read before."""
+        return [[self._bos_id, *self._ids.integers(self._low, self._high, length - 1).tolist()] for _ in range(count)]
+
+    def _answer(self, prompts: Sequence[Sequence[int]], tokens: int, *, full: bool) -> Timeline:
+        requests = [Request(ids, Sampling(seed=0), max_new_tokens=tokens) for ids in prompts]
+        with self._engine.full_chunks() if full else nullcontext():
+            return Timeline.of(self._answers(requests), len(requests))
+
+    def _answers(self, requests: Sequence[Request]) -> Iterator[tuple[int, TokenChunk]]:
+        if len(requests) == 1:
+            return ((0, chunk) for chunk in self._engine.generate(requests[0]))
+        return several(self._engine)(requests)
+
+
+def several(engine: object) -> AtOnce:
+    """The engine's way to make several answers at once. Raises BadInputError where it has none."""
+    found: AtOnce | None = getattr(engine, "generate_many", None)
+    if found is None:
+        raise BadInputError("this engine makes one answer at a time", "Measure with --sequences 1.")
+    return found
+
+
+def repeated(measure: Callable[[], T]) -> list[T]:
+    """What `measure` gives, some times over, or until that has taken long."""
+    began = time.perf_counter()
+    found = [measure()]
+    while len(found) < REPEATS and time.perf_counter() - began < LONG_SECONDS:
+        found.append(measure())
+    return found
