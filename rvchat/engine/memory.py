@@ -88,6 +88,8 @@ class KVPlan:
         """
         most = min(config.context, wanted or (config.context if budget is not None else USUAL_CONTEXT))
         if budget is None:
+            import jax
+
             available = available_bytes(jax.devices()[0])
             budget = KV_MOST if available is None else min(KV_MOST, int(available * KV_SHARE))
             contexts = 1
