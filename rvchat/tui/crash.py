@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import time
 import traceback
@@ -22,7 +23,8 @@ def report(error: BaseException | None, folder: Path) -> str | None:
     ]
     try:
         path = private_folder(folder) / time.strftime("crash-%Y%m%d-%H%M%S.txt")
-        path.write_text("\n".join(lines[:3]) + "".join(lines[3:]), encoding="utf-8")
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write("\n".join(lines[:3]) + "".join(lines[3:]))
     except OSError:
         return None
     return str(path)

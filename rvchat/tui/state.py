@@ -22,7 +22,14 @@ from rvchat.types import (
     ToolCalled,
 )
 
-_STAGES = {"read": "reading weights", "quantise": "quantising", "place": "placing weights", "compile": "compiling"}
+_STAGES = {
+    "open": "opening",
+    "vocabulary": "reading the vocabulary",
+    "read": "reading weights",
+    "quantise": "quantising",
+    "place": "placing weights",
+    "compile": "compiling",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,10 @@ class State:
                 return replace(state, stats=answer.stats, used=answer.stats.prompt_tokens + answer.stats.new_tokens)
             case _:
                 return self
+
+    def with_model(self, model: ModelInfo | None) -> State:
+        """The state where that is the model that is loaded: one that failed to load may have cost the one before."""
+        return replace(self, model=model)._resting()
 
     def _at(self, answer_id: str, activity: str, fraction: float | None = None) -> State:
         """An answer is being made; a straggler of one that has ended says nothing."""

@@ -224,6 +224,8 @@ class ChatScreen(Moving):
                 grown.add(event.answer_id)
             else:
                 self._happened(event)
+        if self.session is not None and any(isinstance(event, LoadFailed) for event in events):
+            state = state.with_model(self.session.model)
         self.state = state
         for answer_id in grown:
             if answer_id in self._live and (view := self.transcript.view(answer_id)) is not None:
