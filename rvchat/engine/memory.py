@@ -65,6 +65,12 @@ KEPT_WINDOWS = 16
 KEPT_CONTEXTS = 4
 
 
+def _device_free() -> int | None:
+    import jax
+
+    return available_bytes(jax.devices()[0])
+
+
 @dataclass(frozen=True, slots=True)
 class KVPlan:
     """How many pages each pool has, scratch page included, and the longest context in tokens."""
@@ -81,16 +87,16 @@ class KVPlan:
         longest_chunk: int,
         budget: int | None,
         wanted: int | None,
+        free: int | None = None,
     ) -> KVPlan:
         """Within `budget` bytes, the context that is `wanted`, or all that fits. Raises DoesNotFitError with figures.
 
-        A budget of None is what one context of usual length and the kept windows take, within a share of what is free.
+        A budget of None is what one context of usual length and the kept windows take, within a share of what is
+        `free`: bytes beside the weights, the device's own where none are said.
         """
         most = min(config.context, wanted or (config.context if budget is not None else USUAL_CONTEXT))
         if budget is None:
-            import jax
-
-            available = available_bytes(jax.devices()[0])
+            available = _device_free() if free is None else free
             budget = KV_MOST if available is None else min(KV_MOST, int(available * KV_SHARE))
             contexts = 1
         else:
