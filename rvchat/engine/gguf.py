@@ -172,7 +172,7 @@ class _Header:
                 starts.append(at)
                 lengths.append(length)
                 at += length
-        except struct.error:
+        except (struct.error, OverflowError):  # past the end, by a length that no address can be
             raise self.cut_short() from None
         if at > end:
             raise self.cut_short()
