@@ -21,7 +21,7 @@ from rvchat.engine.memory import KVPlan
 from rvchat.engine.pages import PageTable, empty_pools
 from rvchat.engine.pages import Sequence as PageSequence
 from rvchat.engine.params import Params, bytes_of
-from rvchat.engine.runner import CALL_SECONDS, Runner
+from rvchat.engine.runner import CALL_SECONDS, SEQUENCES, Runner
 from rvchat.engine.storage import Dtype, Storage, Weights
 from rvchat.errors import BadInputError
 from rvchat.types import Request, Sampling, TokenChunk
@@ -191,13 +191,32 @@ class Engine:
 
         Raises BadInputError for ids that are none of the vocabulary's and for a prompt that the context cannot hold.
         """
-        self._check_ids(request.ids)
-        if len(request.ids) >= self.max_context:
-            raise BadInputError(
-                f"The prompt has {len(request.ids):,} tokens and the context holds {self.max_context:,}",
-                "Shorten the conversation, or load the model with a longer context.",
-            )
-        return Generation(self._runner, request, self.max_context).run()
+        return self._only(self._generation([request]))
+
+    def generate_many(self, requests: Sequence[Request]) -> Iterator[tuple[int, TokenChunk]]:
+        """Continues up to 8 requests in the same steps; each chunk comes with the number of its request.
+
+        What their ids have in common is read once. Closing the iterator cancels all. Raises as `generate` does.
+        """
+        if not 1 <= len(requests) <= SEQUENCES[-1]:
+            raise BadInputError(f"{len(requests)} requests at once are not between 1 and {SEQUENCES[-1]}")
+        return self._generation(requests).run()
+
+    @staticmethod
+    def _only(generation: Generation) -> Iterator[TokenChunk]:
+        with contextlib.closing(generation.run()) as chunks:
+            for _, chunk in chunks:
+                yield chunk
+
+    def _generation(self, requests: Sequence[Request]) -> Generation:
+        for request in requests:
+            self._check_ids(request.ids)
+            if len(request.ids) >= self.max_context:
+                raise BadInputError(
+                    f"The prompt has {len(request.ids):,} tokens and the context holds {self.max_context:,}",
+                    "Shorten the conversation, or load the model with a longer context.",
+                )
+        return Generation(self._runner, requests, self.max_context)
 
     def close(self) -> None:
         """Frees the model's memory."""

@@ -1,10 +1,13 @@
-"""One answer: the prompt in pieces, then calls of some steps, each issued before the last one's tokens are read."""
+"""Answers being made: each prompt in pieces, then calls of some steps for all of them together.
+
+A call is issued before the last one's tokens are read, so that the device never waits for the host.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 import jax
@@ -21,133 +24,170 @@ from rvchat.types import FinishReason, Request, Stats, TokenChunk
 Array = jax.Array
 
 MOST_STOP_IDS = 16
+# Calls under way at a time: one that runs, and one that waits for it.
+CALLS = 2
 
 
-@dataclass
-class Generation:
-    """The state of one answer while it is made."""
+@dataclass(eq=False)
+class Answer:
+    """One answer. `limit`: how many tokens it may have; `issued`: how many are made or being made."""
 
-    runner: Runner
     request: Request
-    max_context: int
+    limit: int
+    at_limit: FinishReason
     sequence: PageSequence = field(default_factory=PageSequence)
     reused: int = 0
     began: float = field(default_factory=time.perf_counter)
-    new_tokens: int = 0
     first_token_at: float | None = None
-
-    def __post_init__(self) -> None:
-        if len(self.request.stop_ids) > MOST_STOP_IDS:
-            raise BadInputError(
-                f"There are {len(self.request.stop_ids)} stop ids; at most {MOST_STOP_IDS} are possible"
-            )
-
-    def run(self) -> Iterator[TokenChunk]:
-        """Ends after the chunk that has a finish reason. Closing it gives the pages back."""
-        try:
-            yield from self._run()
-        except PagesExhaustedError:
-            yield self._chunk([], "memory")
-        finally:
-            self.runner.table.release(self.sequence)
+    new_tokens: int = 0
+    issued: int = 0
+    exhausted: bool = False
+    finished: bool = False
+    # What the decoder has read, and the token it reads next.
+    read: list[int] = field(default_factory=list)
+    unread: int = 0
 
     @property
-    def _limit(self) -> tuple[int, FinishReason]:
-        """How many tokens there may be at most, and what it is called to reach that."""
-        room = self.max_context - len(self.request.ids)
-        wanted = self.request.max_new_tokens
-        return (room, "context") if wanted is None or wanted > room else (wanted, "length")
-
-    def _run(self) -> Iterator[TokenChunk]:
-        ids = list(self.request.ids)
-        table = self.runner.table
-        self.sequence, self.reused = table.begin(ids)
-        done = self.reused
-        draw = Draw.start([self.request.sampling], self.runner.config.vocab_size, [ids[:done]])
-        while done < len(ids):
-            if self._cancelled():
-                yield self._chunk([], "cancelled")
-                return
-            piece = ids[done : done + self.runner.prompt_rung(len(ids) - done)]
-            done += len(piece)
-            draw, token = self.runner.read(self.sequence, piece, done - len(piece), draw, final=done == len(ids))
-            table.wrote(self.sequence, ids[:done])
-            if self.request.on_prefill is not None:
-                self.request.on_prefill(done, len(ids))
-        table.keep(self.sequence, len(ids))
-        limit, reason = self._limit
-        if limit < 1:
-            yield self._chunk([], reason)
-            return
-        # The first token is delivered before anything else is done.
-        first = int(np.asarray(token)[0])
-        chunk = self._deliver([first])
-        yield chunk
-        if chunk.finish is None:
-            yield from self._decode(Answers(token, jnp.zeros(1, bool), draw), first)
-
-    def _decode(self, answers: Answers, first: int) -> Iterator[TokenChunk]:
-        """`first` is the token that `answers` begin with: chosen, and not yet read by the decoder."""
-        stop_ids = np.full((1, MOST_STOP_IDS), -1, np.int32)
-        stop_ids[0, : len(self.request.stop_ids)] = self.request.stop_ids
-        stops = jnp.asarray(stop_ids)
-        limit, _ = self._limit
-        written = list(self.request.ids)
-        unread = first
-        calls: deque[Call] = deque()
-        issued, exhausted = 1, False
-        while True:
-            while len(calls) < 2 and issued < limit and not exhausted and not self._cancelled():
-                steps = self.runner.steps(limit - issued)
-                position = len(self.request.ids) + issued - 1
-                try:
-                    answers, call = self.runner.decode(self.sequence, answers, position, stops, steps)
-                except PagesExhaustedError:
-                    exhausted = True
-                    break
-                calls.append(call)
-                issued += steps
-            if not calls:
-                yield self._chunk([], "cancelled" if self._cancelled() else "memory")
-                return
-            made = self.runner.finish(calls.popleft())
-            written += [unread, *made[:-1]] if made else []
-            unread = made[-1] if made else unread
-            self.runner.table.wrote(self.sequence, written)
-            chunk = self._deliver(made)
-            yield chunk
-            if chunk.finish is not None:
-                return
-
-    def _deliver(self, tokens: list[int]) -> TokenChunk:
-        """The chunk of new tokens, up to a stop id, and why the answer ends with them if it does."""
-        if self.first_token_at is None:
-            self.first_token_at = time.perf_counter()
-        if self._cancelled():
-            return self._chunk([], "cancelled")
-        stop = next((i for i, token in enumerate(tokens) if token in self.request.stop_ids), None)
-        kept = tokens[:stop]
-        self.new_tokens += len(kept)
-        limit, reason = self._limit
-        if stop is not None:
-            return self._chunk(kept, "stop")
-        return self._chunk(kept, reason if self.new_tokens >= limit else None)
-
-    def _cancelled(self) -> bool:
+    def cancelled(self) -> bool:
         return self.request.cancel is not None and self.request.cancel.is_set()
 
-    def _chunk(self, ids: list[int], finish: FinishReason | None) -> TokenChunk:
+    @property
+    def goes_on(self) -> bool:
+        """Whether another call may be issued for it."""
+        return not self.finished and not self.exhausted and not self.cancelled and self.issued < self.limit
+
+    @property
+    def position(self) -> int:
+        """Where the token stands that the next call begins with."""
+        return len(self.request.ids) + self.issued - 1
+
+    def deliver(self, tokens: Sequence[int]) -> TokenChunk:
+        """The chunk of new tokens up to a stop id, and why the answer ends with them if it does."""
+        if self.first_token_at is None:
+            self.first_token_at = time.perf_counter()
+        if self.cancelled:
+            return self.chunk((), "cancelled")
+        stop = next((i for i, token in enumerate(tokens) if token in self.request.stop_ids), None)
+        kept = tuple(tokens[:stop])
+        self.new_tokens += len(kept)
+        if stop is not None:
+            return self.chunk(kept, "stop")
+        return self.chunk(kept, self.at_limit if self.new_tokens >= self.limit else None)
+
+    def chunk(self, ids: tuple[int, ...], finish: FinishReason | None) -> TokenChunk:
         now = time.perf_counter()
         first = self.first_token_at if self.first_token_at is not None else now
-        return TokenChunk(
-            tuple(ids),
-            finish,
-            Stats(
-                prompt_tokens=len(self.request.ids),
-                reused_tokens=self.reused,
-                new_tokens=self.new_tokens,
-                ttft_s=first - self.began,
-                prefill_s=first - self.began,
-                decode_s=now - first,
-            ),
+        self.finished = finish is not None
+        stats = Stats(
+            prompt_tokens=len(self.request.ids),
+            reused_tokens=self.reused,
+            new_tokens=self.new_tokens,
+            ttft_s=first - self.began,
+            prefill_s=first - self.began,
+            decode_s=now - first,
         )
+        return TokenChunk(ids, finish, stats)
+
+
+class Generation:
+    """Some answers at once, each with its own sampling, seed, limits and cancellation."""
+
+    def __init__(self, runner: Runner, requests: Sequence[Request], max_context: int) -> None:
+        """Raises BadInputError for more stop ids than a call can look for."""
+        self.runner = runner
+        self.answers: list[Answer] = []
+        for request in requests:
+            if len(request.stop_ids) > MOST_STOP_IDS:
+                raise BadInputError(f"There are {len(request.stop_ids)} stop ids; at most {MOST_STOP_IDS} are possible")
+            room, wanted = max_context - len(request.ids), request.max_new_tokens
+            if wanted is None or wanted > room:
+                self.answers.append(Answer(request, room, "context"))
+            else:
+                self.answers.append(Answer(request, wanted, "length"))
+
+    def run(self) -> Generator[tuple[int, TokenChunk], None, None]:
+        """Chunks, each with the number of its request. Closing it gives all pages back."""
+        try:
+            started: list[tuple[Answer, Answers]] = []
+            for number, answer in enumerate(self.answers):
+                chunk, state = self._start(answer)
+                yield number, chunk
+                if state is not None and not answer.finished:
+                    started.append((answer, state))
+            if started:
+                yield from self._decode([a for a, _ in started], self.runner.together([s for _, s in started]))
+        finally:
+            for answer in self.answers:
+                self.runner.table.release(answer.sequence)
+
+    def _start(self, answer: Answer) -> tuple[TokenChunk, Answers | None]:
+        """Reads the prompt and delivers the first token, before anything else is done."""
+        ids, table = list(answer.request.ids), self.runner.table
+        answer.sequence, answer.reused = table.begin(ids)
+        done = answer.reused
+        draw = Draw.start([answer.request.sampling], self.runner.config.vocab_size, [ids[:done]])
+        while done < len(ids):
+            if answer.cancelled:
+                return answer.chunk((), "cancelled"), None
+            piece = ids[done : done + self.runner.prompt_rung(len(ids) - done)]
+            final = done + len(piece) == len(ids)
+            try:
+                draw, token = self.runner.read(answer.sequence, piece, done, draw, final=final)
+            except PagesExhaustedError:
+                return answer.chunk((), "memory"), None
+            done += len(piece)
+            table.wrote(answer.sequence, ids[:done])
+            if answer.request.on_prefill is not None:
+                answer.request.on_prefill(done, len(ids))
+        table.keep(answer.sequence, len(ids))
+        answer.read = ids
+        if answer.limit < 1:
+            return answer.chunk((), answer.at_limit), None
+        answer.unread, answer.issued = int(np.asarray(token)[0]), 1
+        return answer.deliver([answer.unread]), Answers(token, jnp.zeros(1, bool), draw)
+
+    def _decode(self, answers: list[Answer], state: Answers) -> Generator[tuple[int, TokenChunk], None, None]:
+        """`answers` stand in the rows of `state` in this order."""
+        stop_ids = np.full((len(state.token), MOST_STOP_IDS), -1, np.int32)
+        for row, answer in enumerate(answers):
+            stop_ids[row, : len(answer.request.stop_ids)] = answer.request.stop_ids
+        calls: deque[tuple[Call, list[Answer]]] = deque()
+        while not all(answer.finished for answer in answers):
+            while len(calls) < CALLS:
+                active = [a for a in answers if a.goes_on and self._has_room(a)]
+                if not active:
+                    break
+                steps = self.runner.steps(min(a.limit - a.issued for a in active))
+                rows = [(a.sequence, a.position) if a in active else None for a in answers]
+                state, call = self.runner.decode(rows, state, stop_ids, steps)
+                calls.append((call, active))
+                for answer in active:
+                    answer.issued += steps
+            if not calls:
+                for answer in (a for a in answers if not a.finished):
+                    yield self._number(answer), answer.chunk((), "cancelled" if answer.cancelled else "memory")
+                return
+            call, active = calls.popleft()
+            made = self.runner.finish(call)
+            for answer in active:
+                tokens = made[answers.index(answer)]
+                if tokens and not answer.finished:
+                    answer.read += [answer.unread, *tokens[:-1]]
+                    answer.unread = tokens[-1]
+                    self.runner.table.wrote(answer.sequence, answer.read)
+                    yield self._number(answer), answer.deliver(tokens)
+            for answer in answers:
+                waits = any(answer in others for _, others in calls)
+                if not answer.finished and not answer.goes_on and not waits:
+                    yield self._number(answer), answer.chunk((), "cancelled" if answer.cancelled else "memory")
+
+    def _has_room(self, answer: Answer) -> bool:
+        """Takes the pages for the most steps the next call could make; without them the answer ends."""
+        try:
+            self.runner.make_room(answer.sequence, answer.position, self.runner.steps(answer.limit - answer.issued))
+        except PagesExhaustedError:
+            answer.exhausted = True
+        return not answer.exhausted
+
+    def _number(self, answer: Answer) -> int:
+        return self.answers.index(answer)

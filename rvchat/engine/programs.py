@@ -160,14 +160,16 @@ def extend(
     pools: KVPages,
     answers: Answers,
     start: Array,
+    active: Array,
     tables: dict[Kind, Array],
     stop_ids: Array,
     steps: Array,
 ) -> tuple[KVPages, Answers, Array, Array]:
     """Up to `steps` (at most MOST_STEPS) more tokens of each sequence; fewer once all have met one of `stop_ids`.
 
-    start: int32 [S], the positions of `answers.token`; stop_ids: int32 [S, n], -1 where there are fewer. New keys and
-    values are kept beside the pages, which no loop carries, and are written at the end.
+    start: int32 [S], the positions of `answers.token`; active: bool [S], false where a sequence has ended; stop_ids:
+    int32 [S, n], -1 where there are fewer. New keys and values are kept beside the pages, which no loop carries, and
+    are written at the end.
     # pools, answers, tokens int32 [S, MOST_STEPS], how many of them are made int32 []
     """
     s = start.shape[0]
@@ -195,10 +197,10 @@ def extend(
         recent = {k: (_at(old[0], rows[k][0], i, 2), _at(old[1], rows[k][1], i, 2)) for k, old in recent.items()}
         return i + 1, Answers(token, stopped(token, answers.done), draw), recent, _at(ids, token[:, None], i, 1)
 
-    answers = replace(answers, done=stopped(answers.token, answers.done))
+    answers = replace(answers, done=stopped(answers.token, answers.done | ~active))
     made, answers, recent, ids = lax.while_loop(unfinished, step, (jnp.int32(0), answers, recent, ids))
     with jax.named_scope("write_pages"):
-        new = {k: write(pools[k], rows, tables[k], start, made * one) for k, rows in recent.items()}
+        new = {k: write(pools[k], rows, tables[k], start, jnp.where(active, made, 0)) for k, rows in recent.items()}
     return {**pools, **new}, answers, ids, made
 
 

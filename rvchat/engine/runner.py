@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rvchat.engine.config import KINDS, Kind, ModelConfig
-from rvchat.engine.pages import KVPages, PageTable
+from rvchat.engine.pages import SCRATCH, KVPages, PageTable
 from rvchat.engine.pages import Sequence as PageSequence
 from rvchat.engine.params import Params
 from rvchat.engine.programs import MOST_STEPS, Answers, Chunk, Draw, advance, extend, score, surprise
@@ -21,20 +21,23 @@ Array = jax.Array
 
 # A call to the device should not last longer, so that stopping is prompt on slow machines too.
 CALL_SECONDS = 0.15
+# Numbers of sequences that decoding is compiled for.
+SEQUENCES = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of decoding that is under way. ids: int32 [1, MOST_STEPS], of which `made` [] are there when it ends."""
+    """A call of decoding that is under way. ids: int32 [S, MOST_STEPS], of which `made` [] are there when it ends."""
 
     ids: Array
     made: Array
     issued: float
 
-    def tokens(self) -> list[int]:
-        """Waits for the call."""
+    def tokens(self) -> list[list[int]]:
+        """Waits for the call. # the new tokens of each row"""
         made = int(self.made)
-        return [int(i) for i in np.asarray(self.ids)[0, :made]]
+        rows: list[list[int]] = np.asarray(self.ids)[:, :made].tolist()
+        return rows
 
 
 @dataclass
@@ -56,6 +59,7 @@ class Runner:
     prompt_seconds: float = CALL_SECONDS
     """How long a call that reads a piece of a prompt may take."""
     _compiled: set[int] = field(default_factory=set)
+    """Lengths of pieces, and numbers of rows less than zero, whose program has run before."""
     _last_end: float = 0.0
 
     def rung(self, count: int) -> int:
@@ -116,39 +120,50 @@ class Runner:
         self._compiled.add(length)
         return draw, token
 
-    def decode(
-        self, sequence: PageSequence, answers: Answers, position: int, stop_ids: Array, steps: int
-    ) -> tuple[Answers, Call]:
-        """Issues `steps` steps after the token at `position`, without waiting.
+    def together(self, states: Sequence[Answers]) -> Answers:
+        """The states of single answers as the rows of one, with rows that are done up to a compiled number."""
+        rows = next(s for s in SEQUENCES if s >= len(states))
+        idle = [replace(states[0], done=jnp.ones(1, bool))] * (rows - len(states))
+        joined: Answers = jax.tree.map(lambda *parts: jnp.concatenate(parts), *states, *idle)
+        return joined
 
-        stop_ids: int32 [1, n]. Raises PagesExhaustedError when the pools cannot hold the new tokens.
-        """
-        self._make_room(sequence, position, steps)
+    def decode(
+        self,
+        rows: Sequence[tuple[PageSequence, int] | None],
+        answers: Answers,
+        stop_ids: npt.NDArray[np.int32],
+        steps: int,
+    ) -> tuple[Answers, Call]:
+        """Issues `steps` steps for each row, without waiting: of a sequence that has room for them, after the token at
+        a position; None where a row has ended. stop_ids: int32 [S, n]."""
+        count = len(answers.token)
+        start, active = np.zeros(count, np.int32), np.zeros(count, bool)
+        tables = {kind: np.full((count, self.table.context_pages), SCRATCH, np.int32) for kind in KINDS}
+        for i, row in enumerate(rows):
+            if row is not None:
+                start[i], active[i] = row[1], True
+                for kind in KINDS:
+                    tables[kind][i] = self.table.row(row[0], kind)
         began = time.perf_counter()
         self.pools, answers, ids, made = extend(
-            self.config,
-            self.params,
-            self.pools,
-            answers,
-            jnp.asarray([position], jnp.int32),
-            self._tables(sequence),
-            stop_ids,
-            jnp.asarray(steps, jnp.int32),
+            self.config, self.params, self.pools, answers, start, active, tables, stop_ids, np.int32(steps)
         )
         return answers, Call(ids, made, began)
 
-    def finish(self, call: Call) -> list[int]:
-        """Waits for a call, notes how long its steps took, and returns the tokens it made."""
+    def finish(self, call: Call) -> list[list[int]]:
+        """Waits for a call, notes how long its steps took, and returns the tokens it made for each row."""
         tokens = call.tokens()
         now = time.perf_counter()
+        rows, made = len(tokens), len(tokens[0])
         # A call that was issued while another ran began when that one ended.
-        if tokens and 0 in self._compiled:
-            self.step_seconds = (now - max(call.issued, self._last_end)) / len(tokens)
-        self._compiled.add(0)
+        if made and -rows in self._compiled:
+            self.step_seconds = (now - max(call.issued, self._last_end)) / made
+        self._compiled.add(-rows)
         self._last_end = now
         return tokens
 
-    def _make_room(self, sequence: PageSequence, start: int, count: int) -> None:
+    def make_room(self, sequence: PageSequence, start: int, count: int) -> None:
+        """Raises PagesExhaustedError when the pools cannot hold `count` new tokens from position `start` on."""
         self.table.trim(sequence, start)
         self.table.extend(sequence, start, start + count)
 
@@ -158,7 +173,7 @@ class Runner:
     def _chunk(self, sequence: PageSequence, ids: Sequence[int], start: int) -> Chunk:
         """Raises PagesExhaustedError when the pools cannot hold the new tokens."""
         count = len(ids)
-        self._make_room(sequence, start, count)
+        self.make_room(sequence, start, count)
         padded = np.zeros((1, self.rung(count)), np.int32)
         padded[0, :count] = ids
         return Chunk(
