@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,7 +38,8 @@ class Measurable(Protocol):
 class Speed:
     """Medians. Prompts are read in full chunks for `prefill_tok_s` and as for people for `ttft_s`, the time to the
     first token; `ttft_reused_s` is that of a prompt read before, None where nothing of it was reused. `decode_tok_s`
-    is None where no token follows the first."""
+    and `decode_cores` are None where no token follows the first. Cores are how many were busy on average: fewer than
+    there are where others had work for them, or where some had nothing to do."""
 
     context: int
     sequences: int
@@ -45,6 +47,23 @@ class Speed:
     decode_tok_s: float | None
     ttft_s: float
     ttft_reused_s: float | None
+    prefill_cores: float
+    decode_cores: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Seconds since the start, and processor seconds."""
+
+    wall: float
+    cpu: float
+
+    @classmethod
+    def now(cls) -> Moment:
+        return cls(time.perf_counter(), time.process_time())
+
+    def cores_since(self, earlier: Moment) -> float:
+        return (self.cpu - earlier.cpu) / (self.wall - earlier.wall)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,37 +72,42 @@ class Timeline:
     after that; `reused`: prompt tokens that were not read again."""
 
     first_s: float
+    first_cores: float
     rates: tuple[float, ...]
+    decode_cores: float | None
     reused: int
 
     @classmethod
     def of(cls, answers: Iterable[tuple[int, TokenChunk]], sequences: int) -> Timeline:
         """Consumes the chunks of answers that are made at once. A round ends when an answer comes again."""
-        began = time.perf_counter()
-        waiting = set(range(sequences))
-        first_s, reused = 0.0, 0
-        rates: list[float] = []
-        round_began, tokens, seen = began, 0, set[int]()
-        now = began
-        for index, chunk in answers:
-            if index in seen and not waiting:
-                rates.append(tokens / (now - round_began))
-                round_began, tokens, seen = now, 0, set()
-            now = time.perf_counter()
-            if index in waiting and chunk.ids:
-                waiting.discard(index)
-                reused += chunk.stats.reused_tokens
-                if not waiting:
-                    first_s, round_began = now - began, now
-                continue
-            if not waiting:
-                tokens += len(chunk.ids)
-                seen.add(index)
-        if tokens:
-            rates.append(tokens / (now - round_began))
-        if waiting:
+        began = Moment.now()
+        arrivals = [(Moment.now(), index, chunk) for index, chunk in answers]
+        firsts: dict[int, int] = {}
+        for place, (_, index, chunk) in enumerate(arrivals):
+            if chunk.ids:
+                firsts.setdefault(index, place)
+        if len(firsts) < sequences:
             raise BadInputError("an answer ended before its first token", "Measure shorter contexts, fewer sequences.")
-        return cls(first_s, tuple(rates), reused)
+        last_first = max(firsts.values())
+        first = arrivals[last_first][0]
+        rates: list[float] = []
+        round_began, tokens, seen = first, 0, set[int]()
+        for (before, _, _), (_, index, chunk) in itertools.pairwise(arrivals[last_first:]):
+            if index in seen:
+                rates.append(tokens / (before.wall - round_began.wall))
+                round_began, tokens, seen = before, 0, set()
+            tokens += len(chunk.ids)
+            seen.add(index)
+        last = arrivals[-1][0]
+        if tokens:
+            rates.append(tokens / (last.wall - round_began.wall))
+        return cls(
+            first.wall - began.wall,
+            first.cores_since(began),
+            tuple(rates),
+            last.cores_since(first) if rates else None,
+            sum(arrivals[place][2].stats.reused_tokens for place in firsts.values()),
+        )
 
 
 class Meter:
@@ -131,6 +155,7 @@ class Meter:
         timelines = repeated(reading_and_answering)
         firsts = repeated(first_tokens)
         rates = [statistics.median(t.rates) for t in timelines if t.rates]
+        cores = [t.decode_cores for t in timelines if t.decode_cores is not None]
         reused = [again for _, again in firsts if again is not None]
         return Speed(
             context=context,
@@ -139,6 +164,8 @@ class Meter:
             decode_tok_s=statistics.median(rates) if rates else None,
             ttft_s=statistics.median(fresh for fresh, _ in firsts),
             ttft_reused_s=statistics.median(reused) if reused else None,
+            prefill_cores=statistics.median(t.first_cores for t in timelines),
+            decode_cores=statistics.median(cores) if cores else None,
         )
 
     def _tokens(self, context: int) -> int:
