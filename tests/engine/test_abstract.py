@@ -1,4 +1,4 @@
-"""Programs of full-size models, traced and compiled without a weight, and what they would need beside their arguments."""
+"""Programs of full-size models, compiled without a weight, and what they would need beside their arguments."""
 
 from __future__ import annotations
 
