@@ -1,7 +1,12 @@
-"""Models: the catalogue, what fits this machine, download, verify, remove. No jax."""
+"""Models: the catalogue, what fits this machine, download, verify, remove. No jax.
+
+For screens and commands: `listing` says what there is, `recommend` what to begin with; `Download` gets a model while
+something else goes on, `Pull` while one waits; `keeping` checks, removes and imports; `resolve` finds files to load.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,14 +14,33 @@ from rvchat.config import Paths
 from rvchat.errors import ModelError
 from rvchat.hub import starter
 
+# huggingface_hub reads these when it is imported, which is later and only where the hub is asked.
+os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
 Progress = Callable[[str, float | None], None]
 
 
 def resolve(name: str, paths: Paths, progress: Progress) -> Path:
-    """The files of the model with this short name, made ready if need be. Raises ModelError for an unknown name."""
+    """The files of the model with this name, made ready if need be: the starter's short name, a name of the catalogue,
+    of an import, or `owner/name`. Raises ModelError for an unknown name, for a model that is not here (which says how
+    to get it), and for damaged files."""
     if name == starter.STARTER:
         return starter.assemble(paths, progress)
-    raise ModelError(
-        f"There is no model named {name!r}",
-        f"Name {starter.STARTER!r}, a folder with a config.json, or a .gguf file.",
-    )
+    from rvchat.hub import catalogue, fit, keeping, local
+
+    known = catalogue.read(paths)
+    model = local.find(name, paths, known)
+    if model is not None:
+        if keeping.unchecked(model):
+            wrong = keeping.verify(model, paths, lambda p: progress("verify", p.fraction))
+            if wrong:
+                raise keeping.damaged(model, wrong)
+        return model.path
+    entry = known.find(name)
+    if entry is None:
+        raise catalogue.unknown(name)
+    size = fit.file_bytes(entry)
+    about = "" if size is None else f" (about {size / 1e9:.1f} GB)"
+    raise ModelError(f"{name} is not on this machine", f"Fetch it{about}: rvchat models pull {name}")

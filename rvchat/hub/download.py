@@ -1,0 +1,148 @@
+"""A model from the hub to this machine: asked for, room made sure of, fetched, checked, linked."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from rvchat.config import Paths
+from rvchat.engine.checkpoint import open_checkpoint, read_json
+from rvchat.engine.config import ModelConfig
+from rvchat.engine.w4a16 import check_scheme
+from rvchat.errors import CancelledError
+from rvchat.hub import failures, needed, pins
+from rvchat.hub.catalogue import Entry
+from rvchat.hub.fetch import FileFetch, Job, remove_partial, size_of_partial
+from rvchat.hub.machine import disk_free
+from rvchat.hub.patience import Patience, Tries
+from rvchat.hub.pins import RemoteFile
+from rvchat.hub.place import Place
+from rvchat.hub.progress import OnProgress, Progress, Tracker
+from rvchat.hub.remote import Remote
+from rvchat.hub.transfer import interruptible
+
+# What a disk should have left when everything is there.
+MARGIN = 64 << 20
+# The hub is asked so often before one is told that it does not answer.
+ASKED_AGAIN = 2
+
+_REF = re.compile(r"[\w.-]+", re.ASCII)
+
+T = TypeVar("T")
+
+
+def quiet(progress: Progress) -> None:
+    """A download that nobody watches."""
+
+
+@dataclass(slots=True)
+class Pull:
+    """One way from the hub to the disk. `update` asks the hub anew for what the revision is now. Setting `stop` ends
+    `run` within a moment with CancelledError; what has been fetched stays, and the next one goes on from there."""
+
+    entry: Entry
+    paths: Paths
+    on_progress: OnProgress = quiet
+    update: bool = False
+    patience: Patience = field(default_factory=Patience)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> Path:
+        """The model's folder or GGUF file, whole and checked. Raises ModelError for what is no model or not on the
+        hub, RvchatError for what the network or the disk refuse; each says what to do."""
+        remote = Remote.at(Place.of())
+        track = Tracker(self.on_progress)
+        try:
+            return self._run(remote, track)
+        except CancelledError:
+            raise
+        except Exception as error:
+            worded = remote.in_words(error, self.entry.repo, self.entry.revision)
+            if worded is error:
+                raise
+            raise worded from error
+
+    def remove_partials(self) -> int:
+        """Takes away what has been fetched of files that are not whole. Returns the bytes freed."""
+        pin = pins.read(self.paths, self.entry.repo, self.entry.revision)
+        place = Place.of().repository(self.entry.repo)
+        return sum(remove_partial(place, file) for file in pin.files) if pin else 0
+
+    def _run(self, remote: Remote, track: Tracker) -> Path:
+        track.begin("asking")
+        pin = None if self.update else pins.read(self.paths, self.entry.repo, self.entry.revision)
+        if pin is None:
+            pin = self._patiently(lambda: remote.listing(self.entry.repo, self.entry.revision))
+            pins.write(self.paths, pin)
+        job = Job(remote, pin, self.stop, track, self.patience)
+        snapshot = job.place.snapshot(pin.commit)
+        small = needed.small(pin, self.entry.file)
+        self._fetch(job, small, needed.likely(pin, self.entry.file))
+        if small:
+            check_config(snapshot)
+        large = needed.large(pin, self.entry.file, snapshot)
+        self._fetch(job, large, [*small, *large])
+        path = snapshot if small else snapshot / large[0].name
+        track.begin("checking", path.name)
+        open_checkpoint(path)  # what has the right hash may still be no model, or not one that rvchat reads
+        _point(job)
+        track.begin("done")
+        return path
+
+    def _fetch(self, job: Job, files: Sequence[RemoteFile], everything: Sequence[RemoteFile]) -> None:
+        """Gets and links `files`. There must be room for `everything`, which is what the model is known to need."""
+        self._check_room(job, everything)
+        job.track.expect(sum(file.size for file in everything))
+        for file in files:
+            job.check_stop()
+            found = FileFetch(job, file).run()
+            if job.pin.checked.get(file.name) != found:
+                job.pin.checked[file.name] = found
+                pins.write(self.paths, job.pin)
+            job.track.begin("linking", file.name)
+            self._link(job, file)
+
+    def _link(self, job: Job, file: RemoteFile) -> None:
+        path, blob = job.place.snapshot(job.pin.commit) / file.name, job.place.blob(file.blob)
+        if path.is_symlink() and path.resolve() != blob.resolve():
+            path.unlink()
+        if not path.exists():
+            self._patiently(lambda: job.remote.link(job.pin, file))
+
+    def _patiently(self, act: Callable[[], T]) -> T:
+        tries = Tries(replace(self.patience, pauses=self.patience.pauses[:ASKED_AGAIN]), self.stop)
+        while True:
+            try:
+                return interruptible(act, self.stop)
+            except CancelledError:
+                raise
+            except Exception as error:
+                pause = tries.pause_after(error)
+                if pause is None:
+                    raise
+            tries.wait(pause)
+
+    def _check_room(self, job: Job, files: Sequence[RemoteFile]) -> None:
+        missing = sum(file.size - size_of_partial(job.place, file) for file in files)
+        free = disk_free(job.place.cache)
+        if missing and free is not None and missing + MARGIN > free:
+            raise failures.no_room(job.place.cache, missing + MARGIN, free)
+
+
+def check_config(folder: Path) -> ModelConfig:
+    """The configuration of a model whose weights may not be here yet. Raises ModelError for one rvchat cannot run."""
+    settings = read_json(folder / needed.CONFIG)
+    check_scheme(settings)
+    return ModelConfig.from_hf(settings)
+
+
+def _point(job: Job) -> None:
+    """Has the cache say which commit a branch is, for other programs, where it does not say so yet."""
+    asked, ref = job.pin.asked, job.place.ref(job.pin.asked)
+    if _REF.fullmatch(asked) and asked != job.pin.commit and not ref.exists():
+        ref.parent.mkdir(parents=True, exist_ok=True)
+        ref.write_text(job.pin.commit, encoding="utf-8")

@@ -1,0 +1,181 @@
+"""The models on this machine: the starter, what was imported, and what the cache of the hub has whole, whichever
+program fetched it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rvchat.config import Paths
+from rvchat.engine.config_hf import GEMMA3_TYPES, GEMMA4_TYPES
+from rvchat.engine.gguf import GGUF
+from rvchat.errors import ModelError
+from rvchat.hub import needed, pins, starter
+from rvchat.hub.catalogue import DEFAULT_REVISION, Catalogue, Entry
+from rvchat.hub.pins import Pin, RemoteFile
+from rvchat.hub.place import Place, RepositoryPlace
+
+MANIFEST = "import.json"
+
+# The key, the type of a string (8), its length in 8 bytes.
+_ARCHITECTURE = re.compile(rb"general\.architecture\x08\0\0\0[\x01-\x20]\0{7}([a-z0-9_]+)")
+
+Source = Literal["hub", "import", "starter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """`name`: what -m takes. `path`: a folder or a GGUF file; the starter's may not be there before it is first used.
+    `size`: bytes on the disk. `entry`: what the catalogue knows of it. `files`: what must be whole, with what each
+    must hash to; `pin`: of a model from the hub, where that is kept."""
+
+    name: str
+    path: Path
+    size: int
+    source: Source
+    entry: Entry | None = None
+    files: tuple[RemoteFile, ...] = ()
+    pin: Pin | None = None
+
+
+def installed(paths: Paths, catalogue: Catalogue) -> list[Installed]:
+    """Every model that can be loaded."""
+    found = [*_starter(paths), *_imported(paths), *_from_hub(paths, catalogue)]
+    return list({model.name: model for model in reversed(found)}.values())[::-1]
+
+
+def find(name: str, paths: Paths, catalogue: Catalogue) -> Installed | None:
+    """The installed model of that name, or of that repository."""
+    entry, lower = catalogue.find(name), name.lower()
+    models = installed(paths, catalogue)
+    for model in models:
+        if lower == model.name.lower():
+            return model
+    if entry is None:
+        return None
+    of_repo = [m for m in models if m.pin is not None and m.pin.repo == entry.repo]
+    asked = [m for m in of_repo if m.pin is not None and entry.revision in (m.pin.asked, m.pin.commit)]
+    fitting = [
+        m for m in asked if not entry.file or (m.path.suffix == ".gguf" and entry.file.lower() in m.path.name.lower())
+    ]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _starter(paths: Paths) -> Iterator[Installed]:
+    if starter.is_available(paths):
+        path = paths.models / starter.STARTER / starter.FILE
+        yield Installed(starter.STARTER, path, path.stat().st_size if path.exists() else 0, "starter")
+
+
+def _imported(paths: Paths) -> Iterator[Installed]:
+    """Models that `rvchat models import` brought: a folder each, with a manifest beside the files."""
+    for manifest in sorted(paths.models.glob(f"*/{MANIFEST}")):
+        folder = manifest.parent
+        try:
+            values: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8"))
+            files = tuple(RemoteFile(**file) for file in values["files"])
+            path = folder / values["model"] if values["model"] else folder
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ModelError(
+                f"{manifest} is damaged: {error}", f"Delete {folder} and import the model again."
+            ) from error
+        yield Installed(folder.name, path, sum(file.size for file in files), "import", files=files)
+
+
+def _from_hub(paths: Paths, catalogue: Catalogue) -> Iterator[Installed]:
+    place = Place.of()
+    known: set[str] = set()
+    for pin in pins.everyone(paths):
+        known.add(pin.repo)
+        yield from _of_pin(pin, place.repository(pin.repo), catalogue)
+    for folder in sorted(place.cache.glob("models--*--*")):
+        repo = folder.name.removeprefix("models--").replace("--", "/", 1)
+        found = None if repo in known else adopted(repo, place.repository(repo))
+        if found is not None:
+            yield from _of_pin(found, place.repository(repo), catalogue)
+
+
+def adopted(repo: str, place: RepositoryPlace) -> Pin | None:
+    """What another program has fetched, as a pin: the names of the blobs are what the hub said they hash to. None
+    where the cache does not say which commit is meant."""
+    try:
+        commit = place.ref(DEFAULT_REVISION).read_text(encoding="utf-8").strip()
+    except OSError:
+        snapshots = list((place.folder / "snapshots").glob("*"))
+        if len(snapshots) != 1:
+            return None
+        commit = snapshots[0].name
+    if not re.fullmatch(r"[0-9a-f]{40}", commit):
+        return None
+    files = []
+    for path in place.snapshot(commit).glob("*"):
+        if path.is_symlink() and path.is_file():
+            blob = Path(path.readlink()).name
+            try:
+                files.append(RemoteFile(path.name, path.stat().st_size, blob))
+            except ValueError:
+                continue  # not a file of ours, or no hash
+    return Pin(repo, DEFAULT_REVISION, commit, tuple(files))
+
+
+def _of_pin(pin: Pin, place: RepositoryPlace, catalogue: Catalogue) -> Iterator[Installed]:
+    """The models that a repository's snapshot has whole: one in safetensors, and each GGUF file."""
+    snapshot = place.snapshot(pin.commit)
+    ggufs = [file for file in needed.ggufs(pin) if _is_whole(snapshot, file) and _is_gemma_gguf(snapshot / file.name)]
+    for file in ggufs:
+        entry = _entry(catalogue, pin, file)
+        name = entry.name if entry else f"{pin.repo}:{file.name}" if len(needed.ggufs(pin)) > 1 else pin.repo
+        yield Installed(_revised(name, pin), snapshot / file.name, file.size, "hub", entry, (file,), pin)
+    if not _is_gemma(snapshot / needed.CONFIG):
+        return
+    try:
+        files = (*needed.small(pin, ""), *needed.large(pin, "", snapshot))
+    except ModelError:
+        return  # parts of it are missing
+    if all(_is_whole(snapshot, file) for file in files):
+        entry = _entry(catalogue, pin, None)
+        name = _revised(entry.name if entry else pin.repo, pin)
+        yield Installed(name, snapshot, sum(file.size for file in files), "hub", entry, files, pin)
+
+
+def _revised(name: str, pin: Pin) -> str:
+    return name if pin.asked == DEFAULT_REVISION else f"{name}@{pin.asked}"
+
+
+def _entry(catalogue: Catalogue, pin: Pin, file: RemoteFile | None) -> Entry | None:
+    for entry in catalogue.entries:
+        is_file = (entry.format == "q4_0") == (file is not None) or not entry.format
+        if entry.repo == pin.repo and is_file and (file is None or entry.file.lower() in file.name.lower()):
+            return entry
+    return None
+
+
+def _is_whole(snapshot: Path, file: RemoteFile) -> bool:
+    try:
+        return (snapshot / file.name).stat().st_size == file.size
+    except OSError:
+        return False
+
+
+def _is_gemma(config: Path) -> bool:
+    try:
+        settings = json.loads(config.read_text(encoding="utf-8"))
+        return settings.get("model_type") in (*GEMMA3_TYPES, *GEMMA4_TYPES)
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _is_gemma_gguf(path: Path) -> bool:
+    """By the architecture, which writers put first; only where it is not there is the whole header read."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(4096)
+        found = _ARCHITECTURE.search(start)
+        name = found[1].decode() if found else GGUF.open(path).architecture
+    except (OSError, ModelError):
+        return False
+    return name in ("gemma3", "gemma4")

@@ -1,0 +1,64 @@
+"""What this machine has for a model: memory, and the device that would compute."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from rvchat.engine.memory import machine_bytes
+from rvchat.hub import devices
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """`platform`: "cpu", "gpu" or "tpu". `free` and `total` bytes of that device's memory, None where nothing says."""
+
+    platform: str
+    name: str
+    free: int | None
+    total: int | None
+
+    @classmethod
+    def host(cls) -> Machine:
+        """The processor and the machine's own memory."""
+        return cls("cpu", "processor", machine_bytes(), _total_bytes())
+
+    @classmethod
+    def find(cls) -> Machine:
+        """What the engine would use. Where jax has a plugin for another device it is asked, in a process of its own,
+        which takes seconds; otherwise this is `host()`."""
+        if not has_plugin():
+            return cls.host()
+        found = devices.probe().devices
+        if not found or found[0].platform == "cpu":
+            return cls.host()
+        first = found[0]
+        free = None if first.limit is None else first.limit - (first.used or 0)
+        return cls(first.platform, first.kind, free, first.limit)
+
+
+def has_plugin() -> bool:
+    """Whether something is installed that gives jax another device than the processor."""
+    return bool(importlib.metadata.entry_points(group="jax_plugins")) or importlib.util.find_spec("libtpu") is not None
+
+
+def disk_free(folder: Path) -> int | None:
+    """Bytes free where `folder` is or would be made; None where nothing says."""
+    for place in (folder, *folder.parents):
+        if place.exists():
+            try:
+                return shutil.disk_usage(place).free
+            except OSError:
+                return None
+    return None
+
+
+def _total_bytes() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:  # not Linux
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")), None)

@@ -1,0 +1,93 @@
+"""Which files of a repository a model needs: its weights in one form, and what says how to read them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from rvchat.errors import ModelError
+from rvchat.hub.pins import Pin, RemoteFile
+
+CONFIG, TOKENIZER, INDEX, SINGLE = (
+    "config.json",
+    "tokenizer.json",
+    "model.safetensors.index.json",
+    "model.safetensors",
+)
+OPTIONAL = ("generation_config.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json")
+_SHARD = re.compile(r"-\d{5}-of-\d{5}\.gguf")
+
+
+def small(pin: Pin, file: str) -> list[RemoteFile]:
+    """What is fetched first and says whether the rest is worth fetching. Empty for a GGUF, which has it all in one
+    file. `file`: a part of the name of the GGUF file that is meant."""
+    if _is_gguf(pin, file):
+        return []
+    missing = [name for name in (CONFIG, TOKENIZER) if pin.file(name) is None]
+    if missing:
+        raise ModelError(
+            f"{pin.repo} has no {' and no '.join(missing)}", "Name a repository of a Gemma in safetensors or GGUF."
+        )
+    names = (CONFIG, TOKENIZER, INDEX, *OPTIONAL)
+    return [found for name in names if (found := pin.file(name)) is not None]
+
+
+def large(pin: Pin, file: str, snapshot: Path) -> list[RemoteFile]:
+    """The weights: the GGUF file that is meant, or every file that the index in `snapshot` names."""
+    if _is_gguf(pin, file):
+        return [gguf(pin, file)]
+    names = _indexed(snapshot / INDEX) if pin.file(INDEX) is not None else [SINGLE]
+    found = {name: pin.file(name) for name in names}
+    missing = [name for name, remote in found.items() if remote is None]
+    if missing:
+        raise ModelError(f"{pin.repo} lacks {', '.join(missing)}", "It has no weights that rvchat can read.")
+    return [remote for remote in found.values() if remote is not None]
+
+
+def likely(pin: Pin, file: str) -> list[RemoteFile]:
+    """All files, as far as can be told before the index has been read that says it."""
+    first = small(pin, file)
+    if not first:
+        return [gguf(pin, file)]
+    return [*first, *(f for f in pin.files if f.name.startswith("model") and f.name.endswith(".safetensors"))]
+
+
+def gguf(pin: Pin, part: str) -> RemoteFile:
+    """The one GGUF file with `part` in its name. Projectors for pictures are no models. Raises ModelError for none and
+    for several."""
+    files = ggufs(pin)
+    found = [file for file in files if file.name == part] or [f for f in files if part.lower() in f.name.lower()]
+    if len(found) == 1:
+        return found[0]
+    what = f" with {part!r} in its name" if part else ""
+    if not found:
+        split = any(_SHARD.search(file.name) for file in pin.files)
+        hint = "Files in several parts cannot be read." if split else f"It has: {_names(files)}."
+        raise ModelError(f"{pin.repo} has no GGUF file{what}", hint)
+    raise ModelError(
+        f"{pin.repo} has {len(found)} GGUF files{what}: {_names(found)}", f"Say which: {pin.repo}:PART-OF-THE-NAME."
+    )
+
+
+def _is_gguf(pin: Pin, part: str) -> bool:
+    """A repository may have both; the safetensors are meant unless a file is named."""
+    return bool(part) or (bool(ggufs(pin)) and pin.file(SINGLE) is None and pin.file(INDEX) is None)
+
+
+def ggufs(pin: Pin) -> list[RemoteFile]:
+    """The GGUF files that may be models."""
+    files = [file for file in pin.files if file.name.endswith(".gguf")]
+    return [file for file in files if "mmproj" not in file.name.lower() and not _SHARD.search(file.name)]
+
+
+def _names(files: Sequence[RemoteFile]) -> str:
+    return ", ".join(file.name for file in files) or "none"
+
+
+def _indexed(index: Path) -> list[str]:
+    try:
+        return sorted({str(name) for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()})
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ModelError(f"{index} is not an index of safetensors files: {error}", "Fetch the model again.") from error

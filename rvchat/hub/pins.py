@@ -1,0 +1,120 @@
+"""What the hub said of a repository when it was first asked: a commit, its files, their sizes and hashes.
+
+Kept in the data folder, one file for each repository and revision: every later start and every resumed download works
+on the same files, whatever has been published since."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from rvchat.config import Paths, private_folder
+from rvchat.errors import RvchatError
+
+_NAME = re.compile(r"[\w.\-]+(?:/[\w.\- ]+)*", re.ASCII)
+_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+class Hash(Protocol):
+    def update(self, data: bytes, /) -> None: ...
+    def hexdigest(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """`blob`: what its bytes hash to, and its name in the cache: the sha256 of a large file (64 digits), git's id of a
+    small one (40)."""
+
+    name: str
+    size: int
+    blob: str
+
+    def __post_init__(self) -> None:
+        # These become paths on this machine.
+        if not _NAME.fullmatch(self.name) or ".." in self.name.split("/"):
+            raise ValueError(f"{self.name!r} is no name for a file")
+        if not _HASH.fullmatch(self.blob):
+            raise ValueError(f"{self.name} has the hash {self.blob!r}")
+        if not 0 <= self.size < 1 << 50:
+            raise ValueError(f"{self.name} has the size {self.size!r}")
+
+    def hash(self) -> Hash:
+        """A hash that ends in `blob` when it has seen the whole file."""
+        if len(self.blob) == 64:
+            return hashlib.sha256()
+        return hashlib.sha1(f"blob {self.size}\0".encode(), usedforsecurity=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """`asked`: the branch, tag or commit that was named; `commit`: what it was then. `checked`: of files whose hash has
+    been found right, their size and time of change then."""
+
+    repo: str
+    asked: str
+    commit: str
+    files: tuple[RemoteFile, ...]
+    checked: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def file(self, name: str) -> RemoteFile | None:
+        return next((file for file in self.files if file.name == name), None)
+
+
+def file_of(paths: Paths, repo: str, asked: str) -> Path:
+    place = re.sub(r"[^\w.-]", "--", f"{repo}@{asked}", flags=re.ASCII)
+    return paths.models / "pins" / f"{place}.json"
+
+
+def read(paths: Paths, repo: str, asked: str) -> Pin | None:
+    """The pin of a repository; None where it has not been asked for, and for a damaged one: the hub says it again."""
+    return _read(file_of(paths, repo, asked))
+
+
+def everyone(paths: Paths) -> Iterator[Pin]:
+    folder = paths.models / "pins"
+    for file in sorted(folder.glob("*.json")) if folder.is_dir() else []:
+        if (pin := _read(file)) is not None:
+            yield pin
+
+
+def _read(file: Path) -> Pin | None:
+    try:
+        return _pin(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def write(paths: Paths, pin: Pin) -> None:
+    """Keeps the pin, in one step. Raises RvchatError when it cannot."""
+    file = file_of(paths, pin.repo, pin.asked)
+    try:
+        private_folder(file.parent)
+        descriptor, temporary = tempfile.mkstemp(prefix=".pin", dir=file.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+                json.dump(asdict(pin), out, indent=1)
+            os.replace(temporary, file)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise RvchatError(f"{file} cannot be written: {error.strerror}") from error
+
+
+def forget(paths: Paths, pin: Pin) -> None:
+    file_of(paths, pin.repo, pin.asked).unlink(missing_ok=True)
+
+
+def _pin(values: dict[str, Any]) -> Pin:
+    files = tuple(RemoteFile(**file) for file in values["files"])
+    checked = {str(name): (int(size), int(time)) for name, (size, time) in values["checked"].items()}
+    if not _HASH.fullmatch(values["commit"]):
+        raise ValueError(f"commit {values['commit']!r}")
+    return Pin(str(values["repo"]), str(values["asked"]), values["commit"], files, checked)
