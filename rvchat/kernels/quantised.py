@@ -20,6 +20,8 @@ RUN = 16
 
 # Up to so many rows a product is made row by row from the integers; beyond, dequantising a weight once is cheaper.
 FEW_ROWS = 4
+# The head's integers are multiplied by a library that takes many rows at a time.
+FEW_HEAD_ROWS = 32
 # A dequantised piece of one weight takes at most so many bytes.
 PIECE_BYTES = 16 << 20
 
@@ -182,7 +184,7 @@ class QuantisedRows:
     def product(self, x: Array) -> Array:
         """`x @ table.T` in float32. x: [..., D]. # [..., V]"""
         rows = x.reshape(-1, x.shape[-1])
-        if self.exact or len(rows) > FEW_ROWS:
+        if self.exact or len(rows) > FEW_HEAD_ROWS:
             out = self._dequantised_product(rows)
         else:
             out = lax.platform_dependent(rows, cpu=self._integer_product, default=self._dequantised_product)
