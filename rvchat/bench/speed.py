@@ -23,14 +23,13 @@ REPEATS, LONG_SECONDS = 3, 20.0
 FIRST_ID, LAST_ID = 300, 5000
 
 Report = Callable[[str], None]
-AtOnce = Callable[[Sequence[Request]], Iterator[tuple[int, TokenChunk]]]
 T = TypeVar("T")
 
 
 class Measurable(Protocol):
     """What is asked of an engine."""
 
-    def generate(self, request: Request) -> Iterator[TokenChunk]: ...
+    def generate_many(self, requests: Sequence[Request]) -> Iterator[tuple[int, TokenChunk]]: ...
     def full_chunks(self) -> AbstractContextManager[None]: ...
 
 
@@ -124,6 +123,11 @@ class Meter:
         self._ids = np.random.default_rng(0)
         self._low, self._high = (FIRST_ID, LAST_ID) if vocab_size >= LAST_ID else (vocab_size // 4, vocab_size)
 
+    def check(self, context: int) -> None:
+        """Raises BadInputError for a context that leaves no room for an answer."""
+        if context >= self._room:
+            raise BadInputError(f"a context of {context:,} tokens leaves no room for an answer in {self._room:,}")
+
     def warm_up(self, lengths: Sequence[int]) -> None:
         """Has everything compiled that reading prompts of `lengths` and decoding need."""
         for length in lengths:
@@ -134,13 +138,10 @@ class Meter:
     def measure(self, context: int, sequences: int) -> Speed:
         """Answers to `sequences` prompts of `context` tokens, made at once.
 
-        Raises BadInputError for what the context cannot hold, and for several sequences where the engine has no way to
-        make them at once.
+        Raises BadInputError where an answer ends before it begins, for want of memory.
         """
-        if context + 1 > self._room:
-            raise BadInputError(f"a context of {context:,} tokens leaves no room for an answer in {self._room:,}")
         where = f"context {context:,}" + (f", {sequences} sequences" if sequences > 1 else "")
-        tokens = self._tokens(context)
+        tokens = self._tokens(context, sequences)
 
         def reading_and_answering() -> Timeline:
             self._report(f"{where}: reading and answering")
@@ -168,13 +169,13 @@ class Meter:
             decode_cores=statistics.median(cores) if cores else None,
         )
 
-    def _tokens(self, context: int) -> int:
-        """How many new tokens are made: found from a short answer, which also times a step for the engine itself."""
+    def _tokens(self, context: int, sequences: int) -> int:
+        """How many new tokens each answer gets. Found from short ones, which also have the step compiled and timed."""
         most = self._room - context
         if most <= FEWEST_TOKENS:
             return most
-        rates = self._answer(self._prompts(min(context, FEWEST_TOKENS), 1), FEWEST_TOKENS, full=True).rates
-        wanted = round(statistics.median(rates) * DECODE_SECONDS)
+        short = self._answer(self._prompts(min(context, FEWEST_TOKENS), sequences), FEWEST_TOKENS, full=True)
+        wanted = round(statistics.median(short.rates) / sequences * DECODE_SECONDS)
         return min(most, MOST_TOKENS, max(FEWEST_TOKENS, wanted))
 
     def _prompts(self, length: int, count: int) -> list[list[int]]:
@@ -184,20 +185,7 @@ class Meter:
     def _answer(self, prompts: Sequence[Sequence[int]], tokens: int, *, full: bool) -> Timeline:
         requests = [Request(ids, Sampling(seed=0), max_new_tokens=tokens) for ids in prompts]
         with self._engine.full_chunks() if full else nullcontext():
-            return Timeline.of(self._answers(requests), len(requests))
-
-    def _answers(self, requests: Sequence[Request]) -> Iterator[tuple[int, TokenChunk]]:
-        if len(requests) == 1:
-            return ((0, chunk) for chunk in self._engine.generate(requests[0]))
-        return several(self._engine)(requests)
-
-
-def several(engine: object) -> AtOnce:
-    """The engine's way to make several answers at once. Raises BadInputError where it has none."""
-    found: AtOnce | None = getattr(engine, "generate_many", None)
-    if found is None:
-        raise BadInputError("this engine makes one answer at a time", "Measure with --sequences 1.")
-    return found
+            return Timeline.of(self._engine.generate_many(requests), len(requests))
 
 
 def repeated(measure: Callable[[], T]) -> list[T]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rvchat.commands.opened import Stages, Wanted, file_of, opened
 from rvchat.commands.terminal import StatusLine, say
 from rvchat.config import Paths
+from rvchat.errors import BadInputError
 
 if TYPE_CHECKING:
     from rvchat.bench.bandwidth import Bandwidth
@@ -33,7 +34,7 @@ def run(
     status = StatusLine()
     path = file_of(wanted, paths, status)
     stages = Stages(status)
-    with opened(wanted, path, paths, stages, loaded_context(contexts)) as engine:
+    with opened(wanted, path, paths, stages, loaded_context(contexts, sequences)) as engine:
         found = measured(engine, contexts, sequences, status)
         kept = None
         if profile is not None:
@@ -63,21 +64,22 @@ def run(
     return 0
 
 
-def loaded_context(contexts: Sequence[int]) -> int:
-    """Tokens of context that measuring `contexts` needs, answers included."""
+def loaded_context(contexts: Sequence[int], sequences: Sequence[int]) -> int:
+    """Tokens that the pages must hold, answers included: as many as one context of that length has."""
     from rvchat.bench.speed import MOST_TOKENS
 
-    return -(-(max(contexts) + MOST_TOKENS) // CONTEXT_STEP) * CONTEXT_STEP
+    return -(-(max(contexts) + MOST_TOKENS) // CONTEXT_STEP) * CONTEXT_STEP * max(sequences)
 
 
 def measured(engine: Engine, contexts: Sequence[int], sequences: Sequence[int], status: StatusLine) -> dict[str, Any]:
     """What the loaded engine shows: memory, machine, weights, and a run for each context and number of sequences."""
     from rvchat.bench import machine
-    from rvchat.bench.speed import Meter, several
+    from rvchat.bench.speed import Meter
     from rvchat.engine.engine import LADDER
+    from rvchat.engine.runner import SEQUENCES
 
-    if max(sequences) > 1:
-        several(engine)
+    if max(sequences) > SEQUENCES[-1]:
+        raise BadInputError(f"{max(sequences)} answers at once are too many", f"At most {SEQUENCES[-1]} are possible.")
     where = machine.machine()
     meter = Meter(
         engine,
@@ -86,6 +88,7 @@ def measured(engine: Engine, contexts: Sequence[int], sequences: Sequence[int], 
         room=min(engine.max_context, engine.kv_capacity),
         report=lambda what: status.show(f"Measuring: {what}"),
     )
+    meter.check(max(contexts))
     meter.warm_up(LADDER)
     runs = []
     for context in contexts:
