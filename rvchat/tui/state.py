@@ -27,6 +27,7 @@ _STAGES = {
     "vocabulary": "reading the vocabulary",
     "read": "reading weights",
     "quantise": "quantising",
+    "keep": "keeping a copy",
     "place": "placing weights",
     "compile": "compiling",
 }

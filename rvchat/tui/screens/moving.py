@@ -127,6 +127,8 @@ class Moving(Screen[None]):
             self.set_focus(self.prompt)
             self.transcript.follow()
         elif views:
+            if at + by < 0:
+                self.transcript.earlier()
             self.transcript.release_anchor()
             self.set_focus(views[max(at + by, 0)])
 

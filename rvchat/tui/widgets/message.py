@@ -130,9 +130,8 @@ class MessageView(Vertical, can_focus=True):
             yield Static(self._question(), classes="body", markup=False)
         for call in self.message.tool_calls:
             yield self._call(call)
-        foot = Static(self._foot(), classes="foot", markup=False)
-        foot.display = bool(self._foot().plain)
-        yield foot
+        if (foot := self._foot()).plain:
+            yield Static(foot, classes="foot", markup=False)
 
     def on_mount(self) -> None:
         self.set_class(self.message.status in ("stopped", "failed"), "-broken")
@@ -171,7 +170,8 @@ class MessageView(Vertical, can_focus=True):
         if message.content or missing or not self.streaming:
             self._end_thinking()
         if missing:
-            self.mount_all([self._call(call) for call in missing], before=len(self.children) - 1)
+            foot = next(iter(self.query(".foot")), None)
+            self.mount_all([self._call(call) for call in missing], before=foot)
         self._settle()
 
     def _begin_thinking(self, text: str) -> None:
@@ -193,11 +193,17 @@ class MessageView(Vertical, can_focus=True):
     def _settle(self) -> None:
         if not self.is_mounted:
             return
-        for name, content in ((".head", self._head()), (".foot", self._foot())):
-            part = self.query_one(name, Static)
-            if part.content != content:  # equal text in other colours is equal here, which is as good
-                part.update(content)
-                part.display = bool(content.plain)
+        head, foot = self._head(), self._foot()
+        above = self.query_one(".head", Static)
+        if above.content != head:  # equal text in other colours is equal here, which is as good
+            above.update(head)
+        below = self.query(".foot").results(Static)
+        if (part := next(below, None)) is None:
+            if foot.plain:  # most messages never have one
+                self.mount(Static(foot, classes="foot", markup=False))
+        elif part.content != foot:
+            part.update(foot)
+            part.display = bool(foot.plain)
         self.set_class(self.message.status in ("stopped", "failed"), "-broken")
 
     # --- its parts -----------------------------------------------------------------------------------------

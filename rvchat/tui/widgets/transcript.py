@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
+from textual.geometry import Size
 from textual.message import Message as TextualMessage
 
 from rvchat.tui.widgets.message import MessageView
 from rvchat.types import Message
 
-WINDOW = 40
+WINDOW = 30
 """Messages that are on the screen at first; as many more come when the top is reached."""
 
 _MOST = 160  # messages kept on the screen while the end is followed
@@ -34,6 +35,7 @@ class Transcript(VerticalScroll, can_focus=False):
         self._first = 0  # index of the first message that has a view
         self._sibling: Sibling = lambda _: (1, 1)
         self._filling = False
+        self._held: int | None = None  # lines from the top of what is seen to the end, while more come above
         self._told = True
 
     def compose(self) -> ComposeResult:
@@ -97,6 +99,8 @@ class Transcript(VerticalScroll, can_focus=False):
 
     def page(self, direction: int) -> None:
         """Moves by a screen, less two lines to hold on to."""
+        if direction < 0 and self.scroll_y < 1:
+            self.earlier()
         self.scroll_relative(y=direction * max(self.size.height - 2, 1), animate=False)
 
     async def reveal(self, message_id: str, words: str = "") -> None:
@@ -127,16 +131,31 @@ class Transcript(VerticalScroll, can_focus=False):
             MessageView(message, sibling=self._sibling(message.id)) for message in self._messages[first : self._first]
         ]
         self._first = first
-        before = self.virtual_size.height - self.scroll_offset.y
+        self._held = self.virtual_size.height - self.scroll_offset.y
         await self._column.mount_all(new, before=0)
-        self.call_after_refresh(lambda: self.scroll_to(y=self.virtual_size.height - before, animate=False))
+
+    def watch_virtual_size(self, size: Size) -> None:
+        """As soon as the layout knows how much was added above, before any of it is drawn."""
+        if self._held is not None and size.height > self._held:
+            self.scroll_to(y=size.height - self._held, animate=False, immediate=True)
+            self._held = None
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
-        if new_value < 1 and self._first > 0 and not self._filling and not self.following:
-            self._filling = True
-            self.run_worker(self._fill(), exit_on_error=False)
+        if new_value < 1 and not self.following:
+            self.earlier()
         self._tell()
+
+    def on_mouse_scroll_up(self) -> None:
+        if self.scroll_y < 1:
+            self.earlier()
+
+    def earlier(self) -> None:
+        """Adds messages above where there are any."""
+        if self._first > 0 and not self._filling:
+            self._filling = True
+            self.release_anchor()
+            self.run_worker(self._fill())
 
     async def _fill(self) -> None:
         try:
