@@ -86,6 +86,8 @@ class Version(argparse.Action):
 
 
 def parser() -> argparse.ArgumentParser:
+    from rvchat.commands import doctor as doctor_command
+    from rvchat.commands import models as model_commands
     from rvchat.store import commands as store_commands
 
     common = Parser(add_help=False, argument_default=argparse.SUPPRESS)
@@ -138,6 +140,8 @@ def parser() -> argparse.ArgumentParser:
     perplexity.add_argument("--json", action="store_true", help="print one JSON object")
     perplexity.set_defaults(run=_perplexity)
 
+    model_commands.add_arguments(commands, [common], run=_models)
+    doctor_command.add_arguments(commands, [common], run=_doctor)
     store_commands.add_arguments(commands, [common], run=_kept)
     return top
 
@@ -266,6 +270,18 @@ def _wanted(options: argparse.Namespace, paths: Paths) -> Wanted:
     wanted = Wanted(_model(options, _settings(paths)), _weights(options), options.dtype)
     logs.divert(paths.logs)
     return wanted
+
+
+def _models(options: argparse.Namespace) -> int:
+    from rvchat.commands import models
+
+    return models.run(options, _paths(options))
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from rvchat.commands import doctor
+
+    return doctor.run(_paths(options), as_json=options.json)
 
 
 def _kept(options: argparse.Namespace) -> int:

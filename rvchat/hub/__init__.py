@@ -7,6 +7,7 @@ something else goes on, `Pull` while one waits; `keeping` checks, removes and im
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,16 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 Progress = Callable[[str, float | None], None]
+
+# owner/name, a GGUF file's name after a colon, a revision after an @.
+_PART = r"[A-Za-z0-9](?:[\w.-]*\w)?"
+REPOSITORY = re.compile(rf"(?P<repo>{_PART}/{_PART})(?::(?P<file>[^@]+))?(?:@(?P<revision>.+))?", re.ASCII)
+
+
+def is_repository(name: str) -> bool:
+    """Whether `name` may be that of a repository on the hub rather than the path of a file here."""
+    match = REPOSITORY.fullmatch(name)
+    return match is not None and not match["repo"].endswith(".gguf")
 
 
 def resolve(name: str, paths: Paths, progress: Progress) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,15 +11,13 @@ from typing import Any
 from rvchat.config import Paths
 from rvchat.engine.config import ModelConfig
 from rvchat.errors import BadInputError, ModelError, RvchatError
+from rvchat.hub import REPOSITORY
 from rvchat.types import Sampling
 
 OWN = Path(__file__).with_name("catalogue.toml")
 USERS = "models.toml"
 FORMATS = ("bf16", "w4a16", "q4_0")
 DEFAULT_REVISION = "main"
-
-_PART = r"[A-Za-z0-9](?:[\w.-]*\w)?"
-_REPO = re.compile(rf"(?P<repo>{_PART}/{_PART})(?::(?P<file>[^@]+))?(?:@(?P<revision>.+))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ class Catalogue:
         for entry in self.entries:
             if wanted in (entry.name.lower(), entry.repo.lower()):
                 return entry
-        match = _REPO.fullmatch(name)
+        match = REPOSITORY.fullmatch(name)
         if match is None:
             return self._revised(name)
         repo, file, revision = match["repo"], match["file"] or "", match["revision"] or DEFAULT_REVISION
@@ -77,11 +74,6 @@ class Catalogue:
         short, at, revision = name.partition("@")
         entry = next((e for e in self.entries if e.name.lower() == short.lower()), None)
         return replace(entry, name=name, revision=revision) if entry and at and revision else None
-
-
-def is_repository(name: str) -> bool:
-    """Whether `name` has the form `owner/name`."""
-    return _REPO.fullmatch(name) is not None
 
 
 def read(paths: Paths) -> Catalogue:
@@ -151,7 +143,7 @@ class _Reading:
 
     def _model(self, values: Mapping[str, Any]) -> None:
         repo, format = _text(values, "repo"), values.get("format", "")
-        if _REPO.fullmatch(repo) is None or ":" in repo or "@" in repo:
+        if REPOSITORY.fullmatch(repo) is None or ":" in repo or "@" in repo:
             raise BadInputError(f"{repo!r} is no repository: write owner/name")
         if format not in ("", *FORMATS):
             raise BadInputError(f"format {format!r} is none of {', '.join(FORMATS)}")

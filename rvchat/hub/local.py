@@ -68,7 +68,7 @@ def find(name: str, paths: Paths, catalogue: Catalogue) -> Installed | None:
 def _starter(paths: Paths) -> Iterator[Installed]:
     if starter.is_available(paths):
         path = paths.models / starter.STARTER / starter.FILE
-        yield Installed(starter.STARTER, path, path.stat().st_size if path.exists() else 0, "starter")
+        yield Installed(starter.STARTER, path, starter.SIZE, "starter")
 
 
 def _imported(paths: Paths) -> Iterator[Installed]:

@@ -42,12 +42,14 @@ class Opener:
 
 def model_path(name: str, paths: Paths, progress: LoadProgress) -> Path:
     """The files of a model that is named on the command line. Raises ModelError."""
+    from rvchat.hub import is_repository, resolve
+
     path = Path(name).expanduser()
     if path.suffix == ".gguf" or "/" in name or name in (".", "..", "~"):
-        if not path.exists():
+        if path.exists():
+            return path
+        if not is_repository(name):
             raise ModelError(f"{name} does not exist", "Name a folder with a config.json, or a .gguf file.")
-        return path
-    from rvchat.hub import resolve
 
     try:
         return resolve(name, paths, progress)
