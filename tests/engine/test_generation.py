@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 
 from rvchat.engine.config import KINDS
 from rvchat.engine.engine import Engine
+from rvchat.engine.memory import KVPlan
 from rvchat.engine.programs import advance, extend
-from rvchat.errors import BadInputError
+from rvchat.errors import BadInputError, DoesNotFitError
 from rvchat.types import Request, Sampling, TokenChunk
 
 pytestmark = pytest.mark.xdist_group("small")
@@ -91,7 +93,22 @@ def test_as_many_tokens_as_there_is_room_for_is_the_length_asked_for(engine: Eng
     assert ends_once(list(engine.generate(Request(prompt, GREEDY, max_new_tokens=5)))) == "length"
 
 
-def test_pages_that_run_out_end_an_answer_and_not_its_neighbour(engine: Engine, model: Any) -> None:
+@pytest.fixture(scope="module")
+def narrow(model: Any) -> Engine:
+    """An engine whose pages hold one context and no more."""
+
+    def fits(budget: int) -> bool:
+        with contextlib.suppress(DoesNotFitError):
+            return KVPlan.make(model.config, 4, 4, 64, budget, 96).max_context == 96
+        return False
+
+    return model.engine(kv_memory=next(budget for budget in range(0, 1 << 20, 1024) if fits(budget)))
+
+
+def test_pages_that_run_out_end_an_answer_and_not_its_neighbour(narrow: Engine, model: Any) -> None:
+    engine = narrow
+    assert engine.kv_capacity == engine.max_context == 96
+    before = free(engine)
     first = engine.generate(Request(model.ids, GREEDY, max_new_tokens=32))
     chunks = [next(first)]
     second = list(engine.generate(Request(model.ids, GREEDY)))
@@ -102,6 +119,18 @@ def test_pages_that_run_out_end_an_answer_and_not_its_neighbour(engine: Engine, 
     chunks += list(first)
     assert ids_of(chunks) == model.greedy
     assert ends_once(chunks) == "length"
+    assert free(engine) == before
+
+
+def test_old_texts_make_way_for_new_ones(narrow: Engine, model: Any) -> None:
+    """What is kept for texts that may come again is given up when its place is needed, and is then read again."""
+    before = free(narrow)
+    for turn in range(6):
+        other = [(i + 7 * turn) % 300 + 3 for i in model.ids]
+        narrow_ids = ids_of(list(narrow.generate(Request(other, GREEDY, max_new_tokens=20))))
+        assert len(narrow_ids) == 20
+        assert model.continued(narrow) == model.greedy
+        assert free(narrow) == before
 
 
 def test_answers_made_by_turns_are_those_made_alone(engine: Engine, model: Any) -> None:
@@ -270,7 +299,8 @@ def test_a_penalty_keeps_tokens_from_coming_back(engine: Engine, model: Any) -> 
 
 
 def test_statistics(engine: Engine, model: Any) -> None:
-    chunks = list(engine.generate(Request(model.ids, GREEDY, max_new_tokens=10)))
+    new = [i + 1 for i in model.ids]  # a text that no other test reads
+    chunks = list(engine.generate(Request(new, GREEDY, max_new_tokens=10)))
     counts = [chunk.stats.new_tokens for chunk in chunks]
     assert counts == [sum(len(c.ids) for c in chunks[: i + 1]) for i in range(len(chunks))]
     assert len(chunks[0].ids) == 1  # as soon as it exists
@@ -279,6 +309,101 @@ def test_statistics(engine: Engine, model: Any) -> None:
     assert 0 < last.prefill_s <= last.ttft_s
     assert last.decode_s > 0
     assert len({chunk.stats.ttft_s for chunk in chunks}) == 1
+    again = list(engine.generate(Request(new, GREEDY, max_new_tokens=10)))
+    assert again[-1].stats.reused_tokens == 36  # whole pages, and one token at least is read
+    assert ids_of(again) == ids_of(chunks)
+
+
+def test_a_next_turn_reads_what_is_new(engine: Engine, model: Any) -> None:
+    """Its answer is the one of an engine that has seen nothing before."""
+    first = [i + 2 for i in model.ids[:30]]
+    answer = ids_of(list(engine.generate(Request(first, GREEDY, max_new_tokens=20))))
+    follow_up = [*first, *answer, 5, 6, 7]
+    chunks = list(engine.generate(Request(follow_up, GREEDY, max_new_tokens=12)))
+    assert chunks[-1].stats.reused_tokens >= 40
+    fresh = list(model.engine().generate(Request(follow_up, GREEDY, max_new_tokens=12)))
+    assert fresh[-1].stats.reused_tokens == 0
+    assert ids_of(chunks) == ids_of(fresh)
+
+
+def test_a_text_that_differs_early_reuses_only_what_is_the_same(engine: Engine, model: Any) -> None:
+    base = [i + 3 for i in model.ids[:36]]
+    list(engine.generate(Request(base, GREEDY, max_new_tokens=8)))
+    for place in (0, 5, 21, 35):
+        changed = list(base)
+        changed[place] = 310
+        chunks = list(engine.generate(Request(changed, GREEDY, max_new_tokens=8)))
+        assert chunks[-1].stats.reused_tokens <= place
+        assert ids_of(chunks) == ids_of(list(model.engine().generate(Request(changed, GREEDY, max_new_tokens=8))))
+
+
+# --- several at once -------------------------------------------------------------------------------------------------
+
+
+def sorted_out(chunks: Iterable[tuple[int, TokenChunk]], count: int) -> list[list[TokenChunk]]:
+    found: list[list[TokenChunk]] = [[] for _ in range(count)]
+    for number, chunk in chunks:
+        found[number].append(chunk)
+    return found
+
+
+def test_answers_made_together_are_those_made_alone(engine: Engine, model: Any) -> None:
+    """Each with its own prompt, sampling, seed, limit and stop ids."""
+    hot = Sampling(temperature=2.5, top_k=0, top_p=1.0, seed=5)
+    requests = [
+        Request(model.ids, GREEDY, max_new_tokens=32),
+        Request(model.ids[:7], hot, max_new_tokens=9),
+        Request(model.ids[::-1], replace(hot, seed=6), max_new_tokens=1),
+        Request(model.ids, GREEDY, max_new_tokens=32, stop_ids=(model.greedy[6],)),
+        Request((model.ids * 3)[:90], GREEDY),
+    ]
+    alone = [list(engine.generate(request)) for request in requests]
+    together = sorted_out(engine.generate_many(requests), len(requests))
+    assert [ids_of(chunks) for chunks in together] == [ids_of(chunks) for chunks in alone]
+    assert [ends_once(chunks) for chunks in together] == ["length", "length", "length", "stop", "context"]
+    assert ids_of(together[0]) == model.greedy
+
+
+def test_alternatives_of_one_prompt(engine: Engine, model: Any) -> None:
+    """Eight answers to the same prompt, which is read once; each is the one that its seed alone gives."""
+    requests = [Request(model.ids, Sampling(temperature=2.0, seed=seed), max_new_tokens=10) for seed in range(8)]
+    alone = [ids_of(list(engine.generate(request))) for request in requests]
+    together = sorted_out(engine.generate_many(requests), 8)
+    assert [ids_of(chunks) for chunks in together] == alone
+    assert len({tuple(ids) for ids in alone}) == 8
+    assert [chunks[-1].stats.reused_tokens for chunks in together] == [36] * 8
+
+
+def test_one_of_several_is_cancelled(engine: Engine, model: Any) -> None:
+    cancel = threading.Event()
+    requests = [
+        Request(model.ids, GREEDY, max_new_tokens=32),
+        Request(model.ids[:11], GREEDY, cancel=cancel),
+    ]
+    found: list[list[TokenChunk]] = [[], []]
+    for number, chunk in engine.generate_many(requests):
+        found[number].append(chunk)
+        if len(ids_of(found[1])) > 1:
+            cancel.set()
+    assert ends_once(found[1]) == "cancelled"
+    assert ids_of(found[0]) == model.greedy
+
+
+def test_several_are_closed_at_once(engine: Engine, model: Any) -> None:
+    before = free(engine)
+    answers = engine.generate_many([Request(model.ids, GREEDY), Request(model.ids[:20], GREEDY)])
+    for _ in range(3):
+        next(answers)
+    assert free(engine) != before
+    answers.close()
+    assert free(engine) == before
+
+
+def test_a_bad_one_among_several(engine: Engine, model: Any) -> None:
+    with pytest.raises(BadInputError, match="Id 320"):
+        engine.generate_many([Request(model.ids, GREEDY), Request([320], GREEDY)])
+    with pytest.raises(BadInputError, match="9"):
+        engine.generate_many([Request(model.ids, GREEDY)] * 9)
 
 
 def test_closing_frees_the_model(model: Any, golden: Callable[[str], Any]) -> None:
