@@ -104,6 +104,8 @@ class Storage:
         for _, weight, count in all_weights(config):
             if weight.role == "table":
                 total += checkpoint.tensor("per_layer_table").stored_bytes
-            else:
-                total += weight.size * count * BITS[forms[weight.role]][weight.role] / 8
+                continue
+            total += weight.size * count * BITS[forms[weight.role]][weight.role] / 8
+            if forms[weight.role] == "int8":  # a float32 scale for each row
+                total += weight.size * count / weight.shape[-1] * 4
         return round(total)
