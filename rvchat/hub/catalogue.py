@@ -98,10 +98,16 @@ class _Reading:
         self._models: list[Entry] = []
         for section, take in (("licences", self._licence), ("shapes", self._shape)):
             table = document.get(section, {})
-            for name, values in (table if isinstance(table, dict) else {}).items():
+            if not isinstance(table, dict):
+                self.problems.append(f"{path}: {section} is {table!r}; write [{section}.NAME]")
+                table = {}
+            for name, values in table.items():
                 self._take(f"{section}.{name}", lambda take=take, name=name, values=values: take(name, values))
         models = document.get("models", [])
-        for number, values in enumerate(models if isinstance(models, list) else [], 1):
+        if not isinstance(models, list):
+            self.problems.append(f"{path}: models is {models!r}; write [[models]]")
+            models = []
+        for number, values in enumerate(models, 1):
             self._take(f"model {number}", lambda values=values: self._model(values))
 
     @classmethod

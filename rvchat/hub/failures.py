@@ -26,6 +26,14 @@ class StorageError(Exception):
         self.status, self.retry_after = status, retry_after
 
 
+class StalledError(Exception):
+    """Too little came for too long."""
+
+
+class ShortError(Exception):
+    """The answer ended before the file did."""
+
+
 class WrongContentError(Exception):
     """What came is not the file that the hub had described."""
 
@@ -75,6 +83,10 @@ def in_words(error: BaseException, *, repo: str, revision: str, endpoint: str, t
             return in_words(error.__cause__, repo=repo, revision=revision, endpoint=endpoint, token=token)
         case StorageError():
             return RvchatError(f"The hub's storage answered {error.status} for a file of {repo}", AGAIN)
+        case StalledError():
+            return RvchatError(f"Nothing more comes from {endpoint}", f"Check the network. {AGAIN}")
+        case ShortError():
+            return RvchatError(f"The connection to {endpoint} keeps ending early", AGAIN)
         case WrongContentError():
             return ModelError(f"{repo}: {error}", "Pull it again later; `pull --update` takes its newest revision.")
         case httpx2.ProxyError():
@@ -82,7 +94,8 @@ def in_words(error: BaseException, *, repo: str, revision: str, endpoint: str, t
         case httpx2.ConnectError():
             return _unreachable(error, endpoint)
         case httpx2.UnsupportedProtocol() | httpx2.InvalidURL():
-            return RvchatError(f"{endpoint} is no address of a hub: {error}", "Check HF_ENDPOINT and the proxies.")
+            text = f"{endpoint} is no address of a hub: {str(error).rstrip('.')}"
+            return RvchatError(text, "Check HF_ENDPOINT and the proxies.")
         case httpx2.TimeoutException():
             return RvchatError(f"{endpoint} does not answer in time", f"Check the network. {AGAIN}")
         case httpx2.HTTPError() | httpx2.StreamError():

@@ -15,8 +15,8 @@ import filelock
 
 from rvchat.errors import CancelledError
 from rvchat.hub import failures
-from rvchat.hub.failures import WrongContentError
-from rvchat.hub.patience import Patience, ShortError, StalledError, Tries
+from rvchat.hub.failures import ShortError, StalledError, WrongContentError
+from rvchat.hub.patience import Patience, Tries
 from rvchat.hub.pins import Pin, RemoteFile
 from rvchat.hub.place import RepositoryPlace
 from rvchat.hub.progress import Tracker
@@ -85,13 +85,14 @@ class FileFetch:
         lock: filelock.BaseFileLock = filelock.FileLock(path, mode=0o664)
         while True:
             try:
-                with self._disk():
-                    lock.acquire(timeout=0)
+                lock.acquire(timeout=0)
                 break
             except NotImplementedError:  # a file system without locks
                 lock = filelock.SoftFileLock(path)
             except filelock.Timeout:
                 self._wait_for_other()
+            except OSError as error:
+                raise failures.of_disk(error, path.parent, 0) from error
         try:
             yield
         finally:

@@ -9,19 +9,11 @@ import httpx2
 from huggingface_hub import errors as hf
 
 from rvchat.errors import CancelledError
-from rvchat.hub.failures import StorageError
+from rvchat.hub.failures import ShortError, StalledError, StorageError
 
 BUSY = (408, 425, 429, 500, 502, 503, 504)
 # A server that asks for more than this is told to the user rather than waited for.
 LONGEST_WAIT_S = 300.0
-
-
-class StalledError(Exception):
-    """Too little came for too long."""
-
-
-class ShortError(Exception):
-    """The answer ended before the file did."""
 
 
 @dataclass(frozen=True, slots=True)

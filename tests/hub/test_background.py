@@ -1,0 +1,120 @@
+"""A download beside everything else: paused, gone on with, given up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rvchat.config import Paths
+from rvchat.hub import catalogue, pins
+from rvchat.hub.background import Download, State
+from rvchat.hub.place import Place
+from tests.hub.conftest import QUICK, Hub
+
+GGUF = "acme/gemma-small-gguf"
+HALF = 150_000
+
+
+class Watched:
+    """A download, and what was heard of it."""
+
+    def __init__(self, paths: Paths) -> None:
+        entry = catalogue.read(paths).find(GGUF)
+        assert entry is not None
+        self.states: list[State] = []
+        self.half = threading.Event()
+        self.download = Download(entry, paths, self.changed, QUICK)
+
+    def changed(self, download: Download) -> None:
+        if not self.states or self.states[-1] != download.state:
+            self.states.append(download.state)
+        if download.progress.done >= HALF:
+            self.half.set()
+
+
+@pytest.fixture
+def watched(paths: Paths) -> Iterator[Watched]:
+    watched = Watched(paths)
+    yield watched
+    watched.download.pause()
+    watched.download.wait(5)
+
+
+def partials() -> list[Path]:
+    return list(Place.of().cache.glob("*/blobs/*.rvchat"))
+
+
+def test_it_runs_to_the_end_and_says_where_the_model_is(hub: Hub, watched: Watched) -> None:
+    files = hub.publish(GGUF, "gemma4-e2b-q4_0")
+    assert watched.download.state == "ready"
+    watched.download.start()
+    watched.download.start()  # while it runs: nothing
+    assert watched.download.wait(30) == "done"
+    assert watched.download.path is not None
+    assert watched.download.path.read_bytes() == files["gemma4-e2b-q4_0.gguf"]
+    assert watched.states == ["running", "done"]
+    assert len(hub.starts()) == 1
+
+
+def test_a_pause_keeps_what_has_come(hub: Hub, watched: Watched) -> None:
+    hub.publish(GGUF, "gemma4-e2b-q4_0")
+    hub.fail("storage", rate=400_000)
+    watched.download.start()
+    assert watched.half.wait(10)
+    began = time.monotonic()
+    watched.download.pause()
+    assert watched.download.wait(5) == "paused"
+    assert time.monotonic() - began < 2.0
+    (partial,) = partials()
+    kept = partial.stat().st_size
+    assert kept >= HALF
+    watched.download.start()
+    assert watched.download.wait(30) == "done"
+    assert hub.starts() == [0, kept]
+    assert watched.states == ["running", "paused", "running", "done"]
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_giving_up_takes_away_what_has_come(paused: bool, hub: Hub, watched: Watched) -> None:
+    hub.publish(GGUF, "gemma4-e2b-q4_0")
+    hub.fail("storage", end="stall", after=HALF)
+    watched.download.start()
+    assert watched.half.wait(10)
+    if paused:
+        watched.download.pause()
+        watched.download.wait(5)
+    began = time.monotonic()
+    watched.download.cancel()
+    assert watched.download.wait(5) == "cancelled"
+    assert time.monotonic() - began < 2.0
+    assert not partials()
+    assert watched.states[-1] == "cancelled"
+
+
+def test_a_failure_is_kept_and_can_be_tried_again(hub: Hub, watched: Watched) -> None:
+    hub.publish(GGUF, "gemma4-e2b-q4_0")
+    gate = hub.fail("api", times=100, status=403, headers={"X-Error-Code": "GatedRepo"})
+    watched.download.start()
+    assert watched.download.wait(30) == "failed"
+    assert watched.download.error is not None
+    assert "licence" in watched.download.error.message
+    gate.times = 0
+    watched.download.start()
+    assert watched.download.wait(30) == "done"
+    assert watched.download.error is None
+
+
+def test_a_fault_of_the_program_ends_as_a_failure(hub: Hub, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.publish(GGUF, "gemma4-e2b-q4_0")
+
+    def broken(*args: object) -> None:
+        raise ZeroDivisionError("a slip")
+
+    monkeypatch.setattr(pins, "write", broken)
+    watched.download.start()
+    assert watched.download.wait(30) == "failed"
+    assert "ZeroDivisionError" in str(watched.download.error)

@@ -1,0 +1,211 @@
+"""Processes that are killed, that meet, and that run out of room."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rvchat.config import Paths
+from rvchat.engine.safetensors import open_file
+from rvchat.errors import CancelledError, RvchatError
+from rvchat.hub import catalogue, local
+from rvchat.hub.place import Place
+from tests.hub.conftest import GOLDENS, Hub
+
+REPO = "acme/gemma-small"
+GGUF = "acme/gemma-small-gguf"
+Pulls = Callable[..., Path]
+
+COMMAND = (sys.executable, "-c", "from rvchat.cli import main; raise SystemExit(main())", "models", "pull")
+
+
+def start(paths: Paths, name: str) -> subprocess.Popen[str]:
+    """`rvchat models pull` in a process of its own, with the environment of this one."""
+    command = [*COMMAND, name, "--download-only", "--data", str(paths.data)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> Path:
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    return Path(out.strip())
+
+
+def from_hub(paths: Paths) -> list[str]:
+    return [model.name for model in local.installed(paths, catalogue.read(paths)) if model.source == "hub"]
+
+
+def partial_size() -> int:
+    """Bytes on the disk of the file that is being fetched."""
+    sizes = [path.stat().st_size for path in Place.of().cache.glob("*/blobs/*.rvchat")]
+    return sizes[0] if sizes else 0
+
+
+def wait_for_partial(size: int) -> None:
+    deadline = time.monotonic() + 60
+    while partial_size() < size:
+        assert time.monotonic() < deadline
+        time.sleep(0.003)
+
+
+def kill_and_resume(hub: Hub, paths: Paths, places: list[int]) -> Path:
+    """Kills a pull at each of `places` and then lets one go on to the end. Each starts with the first byte that is not
+    on the disk: nothing that was written is fetched again."""
+    hub.fail("storage", times=float("inf"), rate=600_000)
+    on_disk = [0]
+    for place in places:
+        process = start(paths, GGUF)
+        wait_for_partial(place)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        on_disk.append(partial_size())
+    path = finish(start(paths, GGUF))
+    assert hub.starts() == on_disk
+    return path
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file system of 66 MB as the cache; skips where none can be mounted."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=66m", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    monkeypatch.setenv("HF_HOME", str(folder))
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_killed_pull_goes_on_where_it_was(hub: Hub, paths: Paths) -> None:
+    files = hub.publish(GGUF, "gemma4-e2b-q4_0")
+    data = files["gemma4-e2b-q4_0.gguf"]
+    path = kill_and_resume(hub, paths, [150_000])
+    assert path.read_bytes() == data
+    # Beyond the file: what was on its way when the process was killed.
+    assert hub.sent - len(data) <= 256 << 10
+
+
+def test_two_processes_make_one_download(hub: Hub, paths: Paths) -> None:
+    files = hub.publish(GGUF, "gemma4-e2b-q4_0")
+    size = len(files["gemma4-e2b-q4_0.gguf"])
+    hub.fail("storage", rate=400_000)
+    first, second = start(paths, GGUF), start(paths, GGUF)
+    assert finish(first) == finish(second)
+    assert hub.sent == size
+    assert len(hub.starts()) == 1
+
+
+def test_a_process_that_waits_takes_over_from_one_that_is_killed(hub: Hub, paths: Paths) -> None:
+    files = hub.publish(GGUF, "gemma4-e2b-q4_0")
+    hub.fail("storage", end="stall", after=100_000)
+    first = start(paths, GGUF)
+    wait_for_partial(100_000)
+    second = start(paths, GGUF)
+    assert second.stderr is not None
+    while "Another program" not in (line := second.stderr.readline()):
+        assert line
+    first.kill()
+    first.communicate()
+    assert finish(second).read_bytes() == files["gemma4-e2b-q4_0.gguf"]
+    assert hub.starts() == [0, 100_000]
+
+
+def test_ctrl_c_keeps_what_has_come_and_says_how_to_go_on(hub: Hub, paths: Paths) -> None:
+    hub.publish(GGUF, "gemma4-e2b-q4_0")
+    hub.fail("storage", end="stall", after=100_000)
+    process = start(paths, GGUF)
+    wait_for_partial(100_000)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert time.monotonic() - began < 2.0
+    assert process.returncode == 130
+    assert f"rvchat models pull {GGUF}" in err
+    assert "Traceback" not in err
+    assert not out
+
+
+def test_a_disk_that_fills_up_stops_it_and_nothing_half_written_counts(
+    hub: Hub, pull: Pulls, paths: Paths, small_disk: Path
+) -> None:
+    files = hub.publish(REPO, "gemma3")
+    filler = small_disk / "other"
+
+    def fill(sent: int) -> None:
+        if sent > 300_000 and not filler.exists():
+            with filler.open("wb", buffering=0) as out, contextlib.suppress(OSError):
+                while out.write(b"\0" * 65536):
+                    pass
+
+    hub.on_sent = fill
+    hub.fail("storage", file="model.safetensors", rate=2e6)
+    with pytest.raises(RvchatError, match="disk is full") as caught:
+        pull(REPO)
+    assert "What has been fetched is kept" in caught.value.hint
+    assert not from_hub(paths)
+    kept = partial_size()
+    assert 0 < kept < len(files["model.safetensors"])
+    filler.unlink()
+    hub.on_sent = lambda sent: None
+    assert (pull(REPO) / "model.safetensors").read_bytes() == files["model.safetensors"]
+    assert hub.starts()[-1] == kept
+
+
+def test_a_write_that_the_disk_refuses(hub: Hub, pull: Pulls, paths: Paths) -> None:
+    """The kernel's own device for it stands where the partial file would be."""
+    hub.publish(GGUF, "gemma4-e2b-q4_0")
+    stop = threading.Event()
+    hub.on_sent = lambda sent: stop.set()
+    with pytest.raises(CancelledError):
+        pull(GGUF, stop=stop)
+    (partial,) = Place.of().cache.glob("*/blobs/*.rvchat")
+    partial.unlink()
+    partial.symlink_to("/dev/full")
+    hub.on_sent = lambda sent: None
+    with pytest.raises(RvchatError, match="disk is full"):
+        pull(GGUF)
+    assert not from_hub(paths)
+
+
+def test_what_has_no_room_is_refused_before_its_first_byte(hub: Hub, pull: Pulls, small_disk: Path) -> None:
+    hub.publish(REPO, "gemma3")
+    (small_disk / "other").write_bytes(b"\0" * (2 << 20))
+    with pytest.raises(RvchatError, match=r"needed in .*, and 0.1 GB are free") as caught:
+        pull(REPO)
+    assert "Nothing has been fetched" in caught.value.hint
+    assert hub.sent == 0
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
+def test_a_cache_that_cannot_be_written_to(hub: Hub, pull: Pulls, tmp_path: Path) -> None:
+    hub.publish(REPO, "gemma3")
+    (tmp_path / "hf").mkdir(mode=0o500)
+    with pytest.raises(RvchatError, match="Permission denied"):
+        pull(REPO)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("golden", ["gemma4-e2b-q4_0", "gemma4-31b-q4_0", "gemma4-26b-a4b-q4_0"])
+def test_killed_at_ten_places_it_answers_as_it_should(golden: str, hub: Hub, paths: Paths) -> None:
+    from rvchat.engine import Engine
+
+    files = hub.publish(GGUF, golden)
+    data = files[f"{golden}.gguf"]
+    path = kill_and_resume(hub, paths, [len(data) * (i + 1) // 11 for i in range(10)])
+    assert path.read_bytes() == data
+    expected = open_file(GOLDENS / golden / "golden.safetensors")
+    engine = Engine.load(path, dtype="float32", kv_memory=1 << 28)
+    found = engine.logits(expected["input_ids"].array().tolist())
+    engine.close()
+    assert np.abs(found - expected["logits"].array()).max() < 5e-3
