@@ -89,7 +89,7 @@ def measured(engine: Engine, contexts: Sequence[int], sequences: Sequence[int], 
         report=lambda what: status.show(f"Measuring: {what}"),
     )
     meter.check(max(contexts))
-    meter.warm_up(LADDER)
+    meter.warm_up(used(LADDER, max(contexts)))
     runs = []
     for context in contexts:
         for count in sequences:
@@ -109,6 +109,11 @@ def measured(engine: Engine, contexts: Sequence[int], sequences: Sequence[int], 
         "weights": machine.weights(engine.config, engine.params),
         "runs": runs,
     }
+
+
+def used(ladder: Sequence[int], context: int) -> list[int]:
+    """The lengths of pieces that reading a prompt of `context` tokens may take."""
+    return [length for shorter, length in zip((0, *ladder), ladder, strict=False) if shorter < context]
 
 
 def share(run: dict[str, Any], read: Bandwidth) -> float | None:
