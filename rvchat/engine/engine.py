@@ -24,6 +24,7 @@ from rvchat.engine.params import Params, bytes_of
 from rvchat.engine.runner import CALL_SECONDS, SEQUENCES, Runner
 from rvchat.engine.storage import Dtype, Storage, Weights
 from rvchat.errors import BadInputError
+from rvchat.kernels.attention import BITS
 from rvchat.types import Request, Sampling, TokenChunk
 
 # Numbers of prompt tokens that programs are compiled for.
@@ -47,9 +48,13 @@ class Engine:
         max_context: int | None = None,
         ladder: Sequence[int] = LADDER,
         page_size: int = PAGE_SIZE,
+        compact: bool = False,
     ) -> None:
-        """`params` decide what activations are computed in. `ladder` and `page_size` change speed and no result."""
+        """`params` decide what activations are computed in. `ladder` and `page_size` change speed and no result.
+        `compact`: keys and values in bfloat16, whatever activations are in."""
         dtype = jnp.dtype(params.final_norm.dtype)
+        if compact and dtype == jnp.float32:
+            dtype = BITS
         plan = KVPlan.make(config, dtype.itemsize, page_size, ladder[-1], kv_memory, max_context)
         self.config = config
         self.notices: tuple[str, ...] = ()
@@ -90,7 +95,7 @@ class Engine:
         storage = Storage.decide(weights, dtype, jax.devices()[0], checkpoint)
         copy = None if copies is None else Copy.of(Path(copies), Path(path).expanduser(), checkpoint.config, storage)
         params, notices = load_params(Loader(checkpoint, storage, progress), copy)
-        engine = cls(checkpoint.config, params, kv_memory=kv_memory, max_context=max_context)
+        engine = cls(checkpoint.config, params, kv_memory=kv_memory, max_context=max_context, compact=not storage.exact)
         engine.notices = notices
         engine.warm_up(progress)
         return engine

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from rvchat.engine.config import KINDS, Kind, ModelConfig
 from rvchat.engine.decoder import Rows
 from rvchat.engine.prefixes import Node, PrefixTree
+from rvchat.kernels.attention import BITS, to_bits
 
 Array = jax.Array
 
@@ -58,8 +59,9 @@ def write(pool: Pool, rows: Rows, table: Array, start: Array, count: Array) -> P
     pages = jnp.where(places < count[:, None], pages, SCRATCH)
 
     def put(target: Array, new: Array) -> Array:
+        stored = to_bits(new) if target.dtype == BITS else new.astype(target.dtype)
         # Indexing axes 1 and 3 with arrays moves them to the front. # [S, C, L, K, H]
-        return target.at[:, pages, :, positions % page].set(jnp.moveaxis(new, 0, 2).astype(target.dtype))
+        return target.at[:, pages, :, positions % page].set(jnp.moveaxis(stored, 0, 2))
 
     return Pool(put(pool.keys, rows[0]), put(pool.values, rows[1]))
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from rvchat.engine.config import KINDS, Kind, ModelConfig
-from rvchat.engine.decoder import Result, Rows, Step, decode, logits
+from rvchat.engine.decoder import Result, Rows, Step, activation_dtype, decode, logits
 from rvchat.engine.pages import KVPages, Pool, write
 from rvchat.engine.params import Params
 from rvchat.engine.sampling import Settings, choose
@@ -174,7 +174,7 @@ def extend(
     """
     s = start.shape[0]
     pages = {k: Pages(pools[k].keys, pools[k].values, tables[k], start) for k in KINDS}
-    recent = {k: _no_rows(pools[k], s) for k in KINDS if config.owners(k)}
+    recent = {k: _no_rows(pools[k], s, activation_dtype(params)) for k in KINDS if config.owners(k)}
     ids = jnp.zeros((s, MOST_STEPS), jnp.int32)
     one = jnp.ones(s, jnp.int32)
 
@@ -204,9 +204,9 @@ def extend(
     return {**pools, **new}, answers, ids, made
 
 
-def _no_rows(pool: Pool, sequences: int) -> Rows:
+def _no_rows(pool: Pool, sequences: int, dtype: jnp.dtype) -> Rows:
     layers, _, heads, _, width = pool.keys.shape
-    empty = jnp.zeros((layers, sequences, MOST_STEPS, heads, width), pool.keys.dtype)
+    empty = jnp.zeros((layers, sequences, MOST_STEPS, heads, width), dtype)
     return empty, empty
 
 

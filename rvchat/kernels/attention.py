@@ -26,8 +26,8 @@ MASKED = -1e30
 class Pages:
     """One kind's pages for this step, read only.
 
-    keys, values: [L, pages, K, page, H]; table: int32 [S, context pages], the page of the pool that holds each page of
-    a sequence's positions; start: int32 [S], how many tokens of each sequence the pages hold.
+    keys, values: [L, pages, K, page, H], numbers or bits of bfloat16; table: int32 [S, context pages], the page of the
+    pool that holds each page of a sequence's positions; start: int32 [S], how many tokens of each sequence they hold.
     """
 
     keys: Array
@@ -41,12 +41,33 @@ class Pages:
 
 
 def take_pages(pool: Array, layer: Array | int, ids: Array) -> Array:
-    """The pages `ids` [S] of `layer`, as slices: a gather over a pool copies it on some backends. # [S, K, page, H]"""
+    """The pages `ids` [S] of `layer`, as slices: a gather over a pool copies it on some backends.
+
+    # [S, K, page, H], in float32 where the pool holds bits
+    """
     zero = jnp.int32(0)
     layer = jnp.asarray(layer, jnp.int32)
     size = (1, 1, *pool.shape[2:])
     slices = [lax.dynamic_slice(pool, (layer, ids[s], zero, zero, zero), size)[0] for s in range(ids.shape[0])]
-    return slices[0] if len(slices) == 1 else jnp.concatenate(slices)
+    pages = slices[0] if len(slices) == 1 else jnp.concatenate(slices)
+    return from_bits(pages) if pages.dtype == BITS else pages
+
+
+# Numbers that are stored in bfloat16 and computed with in float32 are kept as their bits: given the type itself, XLA
+# widens the whole pool before it takes a page.
+BITS = jnp.dtype(jnp.uint16)
+
+
+def from_bits(bits: Array) -> Array:
+    """The upper half of float32 numbers, as float32."""
+    wide: Array = lax.bitcast_convert_type(bits.astype(jnp.uint32) << 16, jnp.float32)
+    return wide
+
+
+def to_bits(x: Array) -> Array:
+    """x rounded to bfloat16, as bits."""
+    bits: Array = lax.bitcast_convert_type(x.astype(jnp.bfloat16), jnp.uint16)
+    return bits
 
 
 def attention(
