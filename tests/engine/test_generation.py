@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rvchat.engine.config import KINDS
@@ -335,6 +336,17 @@ def test_a_text_that_differs_early_reuses_only_what_is_the_same(engine: Engine, 
         chunks = list(engine.generate(Request(changed, GREEDY, max_new_tokens=8)))
         assert chunks[-1].stats.reused_tokens <= place
         assert ids_of(chunks) == ids_of(list(model.engine().generate(Request(changed, GREEDY, max_new_tokens=8))))
+
+
+def test_likelihoods_are_those_of_the_scores(engine: Engine, model: Any) -> None:
+    """Also where the text is longer than one piece."""
+    ids = (model.ids * 3)[:90]
+    scores = engine.logits(ids).astype(np.float64)[:-1]
+    expected = np.log(np.exp(scores).sum(-1)) - scores[np.arange(89), ids[1:]]
+    found = list(engine.surprise(ids))
+    assert [len(piece) for piece in found] == [64, 25]
+    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-3)
+    assert list(engine.surprise([5])) == []
 
 
 # --- several at once -------------------------------------------------------------------------------------------------
