@@ -106,24 +106,31 @@ class Generation:
                 self.answers.append(Answer(request, wanted, "length"))
 
     def run(self) -> Generator[tuple[int, TokenChunk], None, None]:
-        """Chunks, each with the number of its request. Closing it gives all pages back."""
+        """Chunks, each with the number of its request. An answer that ends gives its pages back, closing all do."""
         try:
-            started: list[tuple[Answer, Answers]] = []
-            for number, answer in enumerate(self.answers):
-                chunk, state = self._start(answer)
+            for number, chunk in self._chunks():
+                if chunk.finish is not None:
+                    self.runner.table.release(self.answers[number].sequence)
                 yield number, chunk
-                if state is not None and not answer.finished:
-                    started.append((answer, state))
-            if started:
-                yield from self._decode([a for a, _ in started], self.runner.together([s for _, s in started]))
         finally:
             for answer in self.answers:
                 self.runner.table.release(answer.sequence)
+
+    def _chunks(self) -> Generator[tuple[int, TokenChunk], None, None]:
+        started: list[tuple[Answer, Answers]] = []
+        for number, answer in enumerate(self.answers):
+            chunk, state = self._start(answer)
+            yield number, chunk
+            if state is not None and not answer.finished:
+                started.append((answer, state))
+        if started:
+            yield from self._decode([a for a, _ in started], self.runner.together([s for _, s in started]))
 
     def _start(self, answer: Answer) -> tuple[TokenChunk, Answers | None]:
         """Reads the prompt and delivers the first token, before anything else is done."""
         ids, table = list(answer.request.ids), self.runner.table
         answer.sequence, answer.reused = table.begin(ids)
+        table.keep(answer.sequence, len(ids))
         done = answer.reused
         draw = Draw.start([answer.request.sampling], self.runner.config.vocab_size, [ids[:done]])
         while done < len(ids):
@@ -139,7 +146,6 @@ class Generation:
             table.wrote(answer.sequence, ids[:done])
             if answer.request.on_prefill is not None:
                 answer.request.on_prefill(done, len(ids))
-        table.keep(answer.sequence, len(ids))
         answer.read = ids
         if answer.limit < 1:
             return answer.chunk((), answer.at_limit), None

@@ -125,7 +125,8 @@ class PageTable:
         for kind in KINDS:
             for page in missing[kind]:
                 if not self._free[kind]:
-                    self._free[kind].extend(self._prefixes.give_up(kind))
+                    for freed, places in self._prefixes.give_up(kind).items():
+                        self._free[freed].extend(places)
                 sequence.pages[kind][page] = self._free[kind].pop()
 
     def wrote(self, sequence: Sequence, ids: SequenceOf[int]) -> None:
@@ -136,9 +137,12 @@ class PageTable:
             node = self._prefixes.child(parent, tokens)
             sequence.path.append(node)
             for kind in KINDS:
-                # Where another sequence wrote the same page before, this one goes on with its own.
-                if place in sequence.pages[kind] and kind not in node.pages:
-                    node.pages[kind] = sequence.pages[kind][place]
+                if place in sequence.pages[kind]:
+                    page = sequence.pages[kind][place]
+                    # Where another sequence wrote the same page before, this one goes on with that. A call that is
+                    # still under way may read the page given back here, and ends before one that writes it begins.
+                    if node.pages.setdefault(kind, page) != page:
+                        self._free[kind].append(page)
                     self._hold(sequence, kind, place)
 
     def keep(self, sequence: Sequence, position: int) -> None:

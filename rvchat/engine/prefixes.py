@@ -17,14 +17,16 @@ Tokens = tuple[int, ...]
 
 @dataclass(eq=False)
 class Node:
-    """`tokens` are those of one page; `pages` its place in each pool, where it still has one; `users` how many
-    sequences hold that place."""
+    """`tokens` are those of one page; `pages` its place in each pool: always in that of full layers, and in that of
+    sliding layers as long as it is there; `users` how many sequences hold that place; `kept` which places are worth
+    keeping, whoever else passes through them."""
 
     parent: Node | None
     tokens: Tokens
     children: dict[Tokens, Node] = field(default_factory=dict)
     pages: dict[Kind, int] = field(default_factory=dict)
     users: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    kept: set[Kind] = field(default_factory=set)
 
 
 class PrefixTree:
@@ -44,11 +46,11 @@ class PrefixTree:
         return len(self._passed[kind]) + len(self._kept[kind])
 
     def path(self, ids: Sequence[int], page_size: int) -> list[Node]:
-        """The nodes whose tokens `ids` begin with, as far as their pages of full layers are there."""
+        """The nodes whose tokens `ids` begin with."""
         node, found = self.root, []
         for start in range(0, len(ids) - page_size + 1, page_size):
             child = node.children.get(tuple(ids[start : start + page_size]))
-            if child is None or "full" not in child.pages:
+            if child is None:
                 break
             found.append(child)
             node = child
@@ -61,43 +63,46 @@ class PrefixTree:
     def use(self, node: Node, kind: Kind) -> int:
         """Holds the page of a node. # its place in the pool"""
         if node.users[kind] == 0:
-            self._passed[kind].pop(node, None)
-            self._kept[kind].pop(node, None)
+            self._idles_no_more(node, kind)
         node.users[kind] += 1
         return node.pages[kind]
 
     def leave(self, node: Node, kind: Kind, *, keep: bool) -> None:
         """Lets go of the page of a node; without another user it may be given up from now on."""
         node.users[kind] -= 1
+        if keep:
+            node.kept.add(kind)
         if node.users[kind] == 0:
-            (self._kept if keep else self._passed)[kind][node] = None
+            (self._kept if kind in node.kept else self._passed)[kind][node] = None
 
-    def give_up(self, kind: Kind) -> list[int]:
-        """The places that become free when the page least worth keeping is given up; there is one, or more where
-        pages after it can no longer be reached. Raises KeyError when none is idle."""
-        queue = self._passed[kind] or self._kept[kind]
-        node, _ = queue.popitem(last=False)
-        places = [node.pages.pop(kind)]
-        if kind == "full":
-            # Pages after it cannot be reached any more. They have no users, or this one would have.
-            for below in list(_below(node)):
-                if kind in below.pages:
-                    self._passed[kind].pop(below, None)
-                    self._kept[kind].pop(below, None)
-                    places.append(below.pages.pop(kind))
-        self._prune(node)
-        return places
+    def give_up(self, kind: Kind) -> dict[Kind, list[int]]:
+        """The places that become free when the page of `kind` least worth keeping is given up.
 
-    def _prune(self, node: Node) -> None:
-        """Forgets nodes that hold nothing and lead nowhere."""
-        while node.parent is not None and not node.children and not node.pages and not any(node.users.values()):
-            del node.parent.children[node.tokens]
-            node = node.parent
+        Without a page of full layers nothing after it can be reached: all of that goes too. None of it is in use, since
+        who uses a page uses those of full layers before it. Raises KeyError when none is idle.
+        """
+        node = next(iter(self._passed[kind] or self._kept[kind]), None)
+        if node is None or node.parent is None:
+            raise KeyError(kind)
+        if kind == "sliding":
+            return {kind: [self._take(node, kind)]}
+        del node.parent.children[node.tokens]
+        gone = list(_with_descendants(node))
+        return {k: [self._take(n, k) for n in gone if k in n.pages] for k in KINDS}
+
+    def _take(self, node: Node, kind: Kind) -> int:
+        self._idles_no_more(node, kind)
+        node.kept.discard(kind)
+        return node.pages.pop(kind)
+
+    def _idles_no_more(self, node: Node, kind: Kind) -> None:
+        self._passed[kind].pop(node, None)
+        self._kept[kind].pop(node, None)
 
 
-def _below(node: Node) -> Iterator[Node]:
-    """Every node after this one; a loop, since a long text is a deep path."""
-    waiting = list(node.children.values())
+def _with_descendants(node: Node) -> Iterator[Node]:
+    """A node and every one after it; a loop, since a long text is a deep path."""
+    waiting = [node]
     while waiting:
         child = waiting.pop()
         waiting.extend(child.children.values())
