@@ -116,13 +116,20 @@ class Engine:
         return {"weights": bytes_of(self._runner.params), "kv": bytes_of(self._runner.pools)}
 
     def warm_up(self, progress: Progress = quiet) -> None:
-        """Compiles the programs that a conversation starts with, and times them."""
-        length = min(self._runner.ladder[0], self.max_context - 3)
-        request = Request([self.config.bos_id] * length, Sampling(temperature=0.0), max_new_tokens=3)
-        for done in range(2):  # the first answer compiles, the second is timed
-            progress("compile", done / 2)
-            for _chunk in self.generate(request):
-                pass
+        """Compiles the programs that a conversation needs, and times them: decoding, the shortest piece of a prompt,
+        and the longer ones that this machine reads quickly enough."""
+        sampling = Sampling(temperature=0.0)
+        rungs = self._runner.ladder
+        for done, rung in enumerate(rungs):
+            length = min(rung, self.max_context - 3)
+            if done and self._runner.prompt_rung(length) < rung:
+                break
+            for turn in range(2):  # the first answer compiles, the second is timed
+                progress("compile", (2 * done + turn) / (2 * len(rungs)))
+                # The beginning differs each time: what is known already would not be read.
+                ids = [(self.config.bos_id + done * 2 + turn + 1) % self.config.vocab_size] * length
+                for _chunk in self.generate(Request(ids, sampling, max_new_tokens=3)):
+                    pass
         progress("compile", 1.0)
 
     def logits(self, ids: Sequence[int], chunk: int | None = None) -> npt.NDArray[np.float32]:

@@ -72,7 +72,7 @@ def _keep_compiled(paths: Paths) -> None:
     """Has XLA keep what it compiles, which is most of a second start's time. jax reads these when it is imported; what
     the user has set stays."""
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(paths.compile_cache))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
 def open_engine(
