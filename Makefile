@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: chat test test-long check dev-deps clean
+.PHONY: chat test test-tui test-long check dev-deps clean
 
 chat: $(VENV)/.app
 	@$(BIN)/rvchat
@@ -12,6 +12,10 @@ chat: $(VENV)/.app
 # Style, types and the quick tests: under 8 minutes on two cores.
 test: $(VENV)/.dev check
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not long"
+
+# Of what needs longer, the application in real terminals, its snapshots, and how long keys take to be seen.
+test-tui: $(VENV)/.dev
+	$(BIN)/python -m pytest -m long tests/tui
 
 # What needs longer (real terminals, kill loops, fuzzing): under an hour.
 test-long: $(VENV)/.dev

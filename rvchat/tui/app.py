@@ -23,6 +23,7 @@ from rvchat.tui import Options, crash
 from rvchat.tui.actions import Actions
 from rvchat.tui.bridge import Bridge
 from rvchat.tui.screens.chat import ChatScreen
+from rvchat.tui.screens.moving import NARROW
 from rvchat.tui.themes import THEMES, fitting
 from rvchat.types import Event
 
@@ -70,6 +71,8 @@ class RvchatApp(App[None]):
     TITLE = "rvchat"
     CSS_PATH = "rvchat.tcss"
     COMMANDS = App.COMMANDS | {Conversations}
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (NARROW, "-wide")]  # noqa: RUF012 - Textual declares the type
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (16, "-high")]  # noqa: RUF012
     COMMAND_PALETTE_BINDING = "ctrl+p"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q,ctrl+c", "quit", "Leave", id="app.quit", priority=True),

@@ -11,6 +11,8 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from textual.events import Key
+from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
 from rvchat.config import Paths
@@ -67,7 +69,10 @@ class Chat:
         await self.pilot.press(*keys)
 
     async def type(self, text: str) -> None:
-        await self.pilot.press(*({" ": "space", "\n": "ctrl+j"}.get(letter, letter) for letter in text))
+        """One key for each letter, without the pause that Pilot makes after each."""
+        for letter in text:
+            self.app.post_message(Key(_character_to_key(letter), letter))
+        await self.pilot.pause()
 
     async def ready(self) -> None:
         await until(lambda: self.screen.state.activity == "ready", what="ready")

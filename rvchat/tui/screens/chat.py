@@ -119,7 +119,7 @@ class ChatScreen(Moving):
         self.state = self._state
 
     def on_resize(self, event: events.Resize) -> None:
-        self.fit(event.size.width, event.size.height)
+        self.fit(event.size.width)
 
     # --- parts ---------------------------------------------------------------------------------------------
 

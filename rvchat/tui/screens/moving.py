@@ -59,13 +59,12 @@ class Moving(Screen[None]):
 
     # --- layout --------------------------------------------------------------------------------------------
 
-    def fit(self, width: int, height: int) -> None:
-        """Lays out for a terminal of that size."""
+    def fit(self, width: int) -> None:
+        """Lays out for a terminal of so many columns."""
         roomy = width >= ROOMY
         if roomy != self._roomy:
             self._sidebar_wanted = self._roomy = roomy
         self.set_class(width < NARROW, "-narrow")
-        self.set_class(height < 16, "-low")
         self._lay_out()
 
     def _lay_out(self) -> None:

@@ -16,6 +16,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.style import Style
 
+from rvchat.tui.widgets.looks import look
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -137,20 +139,21 @@ class ListOf(ScrollView, can_focus=True):
         highlighted = bool(self._entries) and self._entries[self._at] == index
         if second:
             marks = [Span(start + 2, end + 2, "found") for start, end in row.marks]
-            content = Content(f"  {row.second}", marks).stylize_before("second")
+            content = Content(f"  {row.second}", [] if highlighted else marks)
+            content = content if highlighted else content.stylize_before("second")
         elif row.key:
             content = Content(f"{row.mark} {row.first}")
-            if row.current:
+            if row.current and not highlighted:
                 content = content.stylize_before("current")
         else:
             content = Content(row.first).stylize_before("heading")
         base = self.visual_style
         if highlighted:
-            base += self.get_visual_style("list--cursor", partial=True)
+            base += look(self, "list--cursor")
         content = content.truncate(width, ellipsis=True)
         parts = content.render(base, end="", parse_style=self._style)
         strip = Strip([Segment(text, style.rich_style) for text, style in parts], content.cell_length)
         return strip.adjust_cell_length(width, base.rich_style)
 
     def _style(self, name: str | Style) -> Style:
-        return name if isinstance(name, Style) else self.get_visual_style(f"list--{name}", partial=True)
+        return name if isinstance(name, Style) else look(self, f"list--{name}")

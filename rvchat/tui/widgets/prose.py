@@ -20,6 +20,7 @@ from rvchat.tui.markdown.blocks import Block, Code, Item, Quote
 from rvchat.tui.markdown.code import highlight
 from rvchat.tui.markdown.document import Document, OpenFence
 from rvchat.tui.markdown.layout import Line, Numbers, between, code_lines, fence_head, lay_out
+from rvchat.tui.widgets.looks import look
 
 _LONG_CODE = 300  # lines; more are coloured behind the screen's back
 _RECOLOUR = 20  # lines of an open fence that are coloured again when one is added
@@ -230,10 +231,8 @@ class Prose(Widget):
         style = self._styles_by_name.get(name)
         if style is None:
             kind, _, number = name.partition(":")
-            if kind == "selection":
-                style = Style.from_rich_style(self.selection_style)
-            else:
-                style = self.get_visual_style(f"prose--{kind}", partial=True)
+            selected = kind == "selection"
+            style = Style.from_rich_style(self.selection_style) if selected else look(self, f"prose--{kind}")
             if number:
                 style += Style.from_meta({"@click": f"copy_code({number})"})
             self._styles_by_name[name] = style
