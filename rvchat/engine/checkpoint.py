@@ -12,14 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rvchat.engine.config import ModelConfig
-from rvchat.engine.gguf import GGUF, GGUFTensor
+from rvchat.engine.gguf import GGUF
+from rvchat.engine.nibbles import Int4Rows
 from rvchat.engine.safetensors import FLOATS, StoredTensor, open_folder
 from rvchat.engine.w4a16 import PackedTensor, check_scheme
 from rvchat.errors import ModelError
 
 Float = npt.NDArray[np.float32]
-Int4Rows = tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]
-"""Nibbles plus 8, [rows, G, 16], input i of a group low and i + 16 high; scales [rows, G] in the file's type."""
 
 
 class Tensor(Protocol):
@@ -218,42 +217,6 @@ GGUF_LAYER = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class BlockTensor:
-    """A tensor of a GGUF file."""
-
-    stored: GGUFTensor
-
-    @property
-    def name(self) -> str:
-        return self.stored.name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.stored.shape
-
-    @property
-    def form(self) -> str:
-        return self.stored.type_name
-
-    @property
-    def stored_bytes(self) -> int:
-        return self.stored.data.nbytes
-
-    def as_stored(self) -> npt.NDArray[Any] | None:
-        return self.stored.as_stored()
-
-    def rows(self, start: int = 0, stop: int | None = None) -> Float:
-        return self.stored.rows(start, stop)
-
-    def int4_rows(self, start: int = 0, stop: int | None = None) -> Int4Rows | None:
-        """Q4_0 is blocks of a float16 scale and 16 bytes in this very order."""
-        if self.form != "Q4_0":
-            return None
-        blocks = self.stored.data[start:stop].reshape(-1, self.shape[-1] // 32, 18)
-        return blocks[..., 2:], np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0]
-
-
 class GGUFCheckpoint:
     """A .gguf file of architecture gemma3 or gemma4."""
 
@@ -266,8 +229,7 @@ class GGUFCheckpoint:
         name = GGUF_MODEL[field] if layer is None else f"blk.{layer}.{GGUF_LAYER[field]}"
         if name not in self.file.tensors:
             raise ModelError(f"{self.file.path} lacks the tensor {name}", "Fetch the file again.")
-        stored = self.file.tensors[name]
-        return BlockTensor(stored)
+        return self.file.tensors[name]
 
     def _check_rope(self) -> None:
         """Gemma 4 files say which pairs of full layers turn by divisors of the frequencies: 1, or a huge number."""

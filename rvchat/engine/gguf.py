@@ -19,6 +19,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from rvchat.engine.nibbles import GROUP, Int4Rows
 from rvchat.errors import ModelError
 
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -56,17 +57,21 @@ class StringArray(Sequence[bytes]):
 @dataclass(frozen=True, slots=True)
 class GGUFTensor:
     """One tensor of the file. `shape` is in numpy's order: the last axis is contiguous and, in a block format, split
-    into blocks. `data` is the map's own bytes, `[rows, bytes per row]`."""
+    into blocks. `form` is GGUF's name of its type; `data` the map's own bytes, `[rows, bytes per row]`."""
 
     name: str
     shape: tuple[int, ...]
-    type_name: str
+    form: str
     data: npt.NDArray[np.uint8]
+
+    @property
+    def stored_bytes(self) -> int:
+        return self.data.nbytes
 
     def as_stored(self) -> npt.NDArray[Any]:
         """Plain types as they are; block formats as their bytes. # shape, or uint8 [rows, bytes per row]"""
         plain = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
-        dtype = plain.get(self.type_name)
+        dtype = plain.get(self.form)
         return self.data if dtype is None else self.data.view(dtype).reshape(self.shape)
 
     def rows(self, start: int = 0, stop: int | None = None) -> npt.NDArray[np.float32]:
@@ -74,14 +79,21 @@ class GGUFTensor:
         import gguf
 
         block = self.data[start:stop]
-        kind = gguf.GGMLQuantizationType[self.type_name]
+        kind = gguf.GGMLQuantizationType[self.form]
         try:
             return np.asarray(gguf.quants.dequantize(block, kind), np.float32)
         except NotImplementedError:
             raise ModelError(
-                f"Tensor {self.name} is stored as {self.type_name}, which rvchat cannot read",
+                f"Tensor {self.name} is stored as {self.form}, which rvchat cannot read",
                 "Use a file in Q4_0, Q8_0, Q4_K, Q5_K, Q6_K, F16, BF16 or F32.",
             ) from None
+
+    def int4_rows(self, start: int = 0, stop: int | None = None) -> Int4Rows | None:
+        """As they are in Q4_0, which is blocks of a float16 scale and 16 bytes in this very order; None otherwise."""
+        if self.form != "Q4_0":
+            return None
+        blocks = self.data[start:stop].reshape(-1, self.shape[-1] // GROUP, 2 + GROUP // 2)
+        return blocks[..., 2:], np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0]
 
 
 class GGUF:

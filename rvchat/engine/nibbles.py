@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 GROUP = 32
+
+Int4Rows = tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]
+"""Nibbles plus 8, [rows, G, 16], input i of a group low and i + 16 high; scales [rows, G] in the file's type."""
 
 
 def pack_nibbles(integers: npt.NDArray[np.int8]) -> npt.NDArray[np.uint8]:

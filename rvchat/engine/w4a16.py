@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rvchat.engine.nibbles import GROUP, pack_nibbles
+from rvchat.engine.nibbles import GROUP, Int4Rows, pack_nibbles
 from rvchat.engine.safetensors import FLOATS, StoredTensor
 from rvchat.errors import ModelError
 
@@ -98,7 +98,7 @@ class PackedTensor:
         groups = self.integers(start, stop).reshape(*scales.shape, GROUP).astype(np.float32)
         return (groups * scales[..., None]).reshape(len(scales), -1)
 
-    def int4_rows(self, start: int = 0, stop: int | None = None) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
+    def int4_rows(self, start: int = 0, stop: int | None = None) -> Int4Rows:
         """The integers two to a byte, as `Quantised` has them. # uint8 [rows, G, 16], scales [rows, G]"""
         scales = self.scales[start:stop]
         return pack_nibbles(self.integers(start, stop).reshape(*scales.shape, GROUP)), scales

@@ -85,7 +85,7 @@ def test_rows_of_every_form(form: str, tmp_path: Path) -> None:
     assert np.isfinite(expected).all()
     path = written(tmp_path / "one.gguf", lambda w: w.add_tensor("one", raw, raw_dtype=kind))
     tensor = GGUF.open(path).tensors["one"]
-    assert (tensor.shape, tensor.type_name) == ((6, 512), form)
+    assert (tensor.shape, tensor.form) == ((6, 512), form)
     assert np.array_equal(tensor.rows(), expected)
     assert np.array_equal(tensor.rows(2, 5), expected[2:5])
     assert np.array_equal(tensor.rows(4), expected[4:])
