@@ -123,7 +123,7 @@ def _environment() -> dict[str, str]:
 
 
 def _folder(use: str, path: Path) -> Folder:
-    from rvchat.hub.machine import disk_free
+    from rvchat.hub.disk import free_bytes
 
     place = next(p for p in (path, *path.parents) if p.exists())
     used = 0
@@ -131,7 +131,7 @@ def _folder(use: str, path: Path) -> Folder:
         for file in files:
             entry = Path(root, file)
             used += entry.lstat().st_size if entry.exists() and not entry.is_symlink() else 0
-    return Folder(use, str(path), used, disk_free(path), place.is_dir() and os.access(place, os.W_OK))
+    return Folder(use, str(path), used, free_bytes(path), place.is_dir() and os.access(place, os.W_OK))
 
 
 def _models(paths: Paths, machine: Machine) -> list[dict[str, Any]]:

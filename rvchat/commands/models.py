@@ -112,17 +112,17 @@ def _info(options: argparse.Namespace, paths: Paths) -> int:
 
 
 def _recommend(options: argparse.Namespace, paths: Paths) -> int:
-    from rvchat.hub import catalogue
-    from rvchat.hub.machine import Machine, disk_free
+    from rvchat.hub import catalogue, disk
+    from rvchat.hub.machine import Machine
     from rvchat.hub.place import Place
     from rvchat.hub.recommend import recommended
 
     machine = Machine.find()
-    disk = disk_free(Place.of().cache)
-    found = recommended(catalogue.read(paths).entries, machine, disk)
+    room = disk.free_bytes(Place.of().cache)
+    found = recommended(catalogue.read(paths).entries, machine, room)
     if found is None:
         raise RvchatError(
-            f"No model fits: {_gb(machine.free)} of memory and {_gb(disk)} of disk are free",
+            f"No model fits: {_gb(machine.free)} of memory and {_gb(room)} of disk are free",
             "Close other programs or make room. The smallest models need about 2 GB of both.",
         )
     if options.json:
@@ -235,7 +235,7 @@ def _prepare(path: Path, paths: Paths, weights: str, status: StatusLine) -> None
 def _remove(options: argparse.Namespace, paths: Paths) -> int:
     from rvchat.hub import keeping
 
-    for model in [_installed(name, paths) for name in options.name]:
+    for model in [_installed(name, paths, begun=True) for name in options.name]:
         freed = keeping.remove(model, paths)
         say(f"Removed {model.name}: {_gb(freed)} are free again.")
     return 0
@@ -292,16 +292,20 @@ def _entry(name: str, paths: Paths) -> Entry | None:
     return catalogue.read(paths).find(name)
 
 
-def _installed(name: str, paths: Paths) -> Installed:
+def _installed(name: str, paths: Paths, *, begun: bool = False) -> Installed:
+    """`begun`: one that is not whole will do."""
     from rvchat.hub import catalogue, local
 
     known = catalogue.read(paths)
     model = local.find(name, paths, known)
-    if model is None:
-        if known.find(name) is None:
-            raise catalogue.unknown(name)
-        raise BadInputError(f"{name} is not on this machine", f"Fetch it: rvchat models pull {name}")
-    return model
+    if model is not None:
+        return model
+    entry = known.find(name)
+    if entry is None:
+        raise catalogue.unknown(name)
+    if begun and (part := local.begun(entry, paths)) is not None:
+        return part
+    raise local.absent(name, entry, paths)
 
 
 # --- on the terminal ------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rvchat.config import Paths
-from rvchat.errors import ModelError
 from rvchat.hub import starter
 
 # huggingface_hub reads these when it is imported, which is later and only where the hub is asked.
@@ -39,7 +38,7 @@ def resolve(name: str, paths: Paths, progress: Progress) -> Path:
     to get it), and for damaged files."""
     if name == starter.STARTER:
         return starter.assemble(paths, progress)
-    from rvchat.hub import catalogue, fit, keeping, local
+    from rvchat.hub import catalogue, keeping, local
 
     known = catalogue.read(paths)
     model = local.find(name, paths, known)
@@ -52,6 +51,4 @@ def resolve(name: str, paths: Paths, progress: Progress) -> Path:
     entry = known.find(name)
     if entry is None:
         raise catalogue.unknown(name)
-    size = fit.file_bytes(entry)
-    about = "" if size is None else f" (about {size / 1e9:.1f} GB)"
-    raise ModelError(f"{name} is not on this machine", f"Fetch it{about}: rvchat models pull {name}")
+    raise local.absent(name, entry, paths)

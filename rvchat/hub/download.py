@@ -14,10 +14,9 @@ from rvchat.engine.checkpoint import open_checkpoint, read_json
 from rvchat.engine.config import ModelConfig
 from rvchat.engine.w4a16 import check_scheme
 from rvchat.errors import CancelledError
-from rvchat.hub import failures, needed, pins
+from rvchat.hub import disk, needed, partials, pins
 from rvchat.hub.catalogue import Entry
-from rvchat.hub.fetch import FileFetch, Job, remove_partial, size_of_partial
-from rvchat.hub.machine import disk_free
+from rvchat.hub.fetch import FileFetch, Job
 from rvchat.hub.patience import Patience, Tries
 from rvchat.hub.pins import RemoteFile
 from rvchat.hub.place import Place
@@ -70,7 +69,7 @@ class Pull:
         """Takes away what has been fetched of files that are not whole. Returns the bytes freed."""
         pin = pins.read(self.paths, self.entry.repo, self.entry.revision)
         place = Place.of().repository(self.entry.repo)
-        return sum(remove_partial(place, file) for file in pin.files) if pin else 0
+        return sum(partials.remove(place, file) for file in pin.files) if pin else 0
 
     def _run(self, remote: Remote, track: Tracker) -> Path:
         track.begin("asking")
@@ -127,10 +126,10 @@ class Pull:
             tries.wait(pause)
 
     def _check_room(self, job: Job, files: Sequence[RemoteFile]) -> None:
-        missing = sum(file.size - size_of_partial(job.place, file) for file in files)
-        free = disk_free(job.place.cache)
+        missing = sum(file.size - partials.size_here(job.place, file) for file in files)
+        free = disk.free_bytes(job.place.cache)
         if missing and free is not None and missing + MARGIN > free:
-            raise failures.no_room(job.place.cache, missing + MARGIN, free)
+            raise disk.no_room(job.place.cache, missing + MARGIN, free)
 
 
 def check_config(folder: Path) -> ModelConfig:

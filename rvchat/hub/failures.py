@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import ssl
-from pathlib import Path
 
 import httpx2
 from huggingface_hub import errors as hf
 
-from rvchat.engine.memory import gigabytes
 from rvchat.errors import ModelError, RvchatError
 
 TOKENS = "https://huggingface.co/settings/tokens"
 PROXY = "Check HTTPS_PROXY, HTTP_PROXY and NO_PROXY."
-ROOM = "Make room (`rvchat models rm`), or set HF_HOME to a folder on another disk."
 AGAIN = "Try again: what has been fetched is kept."
 
 
@@ -138,26 +134,3 @@ def _unreachable(error: httpx2.ConnectError, endpoint: str) -> RvchatError:
             )
         cause = cause.__cause__ or cause.__context__
     return RvchatError(f"{endpoint} cannot be reached: {text}", "Check the network. " + PROXY)
-
-
-def of_disk(error: OSError, folder: Path, needed: int) -> RvchatError:
-    """`needed`: bytes that were still to be written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        what = "The disk is full" if error.errno == errno.ENOSPC else "Your share of the disk is used up"
-        return RvchatError(
-            f"{what}: {gigabytes(needed)} more are needed in {folder}",
-            f"{ROOM} What has been fetched is kept.",
-        )
-    if error.errno == errno.EFBIG:
-        return RvchatError(f"The file system of {folder} holds no files so large", "Set HF_HOME to another disk.")
-    return RvchatError(
-        f"Cannot write to {folder}: {error.strerror or error}",
-        "Check its permissions, or set HF_HOME to another folder.",
-    )
-
-
-def no_room(folder: Path, needed: int, free: int) -> RvchatError:
-    return RvchatError(
-        f"{gigabytes(needed)} are needed in {folder}, and {gigabytes(free)} are free",
-        f"{ROOM} Nothing has been fetched.",
-    )

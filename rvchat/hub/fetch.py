@@ -8,22 +8,19 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 import filelock
 
 from rvchat.errors import CancelledError
-from rvchat.hub import failures
+from rvchat.hub import disk, partials
 from rvchat.hub.failures import ShortError, StalledError, WrongContentError
 from rvchat.hub.patience import Patience, Tries
-from rvchat.hub.pins import Pin, RemoteFile
+from rvchat.hub.pins import Hash, Pin, RemoteFile
 from rvchat.hub.place import RepositoryPlace
 from rvchat.hub.progress import Tracker
 from rvchat.hub.remote import Remote
 from rvchat.hub.transfer import POLL_S, End, Head, Transfer
-
-BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +72,7 @@ class FileFetch:
         try:
             yield
         except OSError as error:
-            raise failures.of_disk(error, self._job.remote.place.cache, self._file.size - self._at) from error
+            raise disk.refused(error, self._job.remote.place.cache, self._file.size - self._at) from error
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -92,7 +89,7 @@ class FileFetch:
             except filelock.Timeout:
                 self._wait_for_other()
             except OSError as error:
-                raise failures.of_disk(error, path.parent, 0) from error
+                raise disk.refused(error, path.parent, 0) from error
         try:
             yield
         finally:
@@ -113,7 +110,7 @@ class FileFetch:
         with self._disk(), self._blob.open("rb") as there:
             size = os.fstat(there.fileno()).st_size
             checked = self._job.pin.checked.get(self._file.name) == (size, os.fstat(there.fileno()).st_mtime_ns)
-            if size == self._file.size and (checked or self._digest(there, size) == self._file.blob):
+            if size == self._file.size and (checked or self._hashed(there, size).hexdigest() == self._file.blob):
                 return True
         with self._disk():
             self._blob.unlink()
@@ -157,21 +154,13 @@ class FileFetch:
             if size > self._file.size:
                 self._restart(out)
             elif size:
-                self._digest(out, size)
-                self._at = size
+                self._hash, self._at = self._hashed(out, size), size
                 out.seek(size)
         self._furthest = self._at
 
-    def _digest(self, file: BinaryIO, size: int) -> str:
-        self._hash = self._file.hash()
+    def _hashed(self, file: BinaryIO, size: int) -> Hash:
         self._job.track.begin("checking", self._file.name)
-        done = 0
-        while done < size and (block := file.read(min(BLOCK, size - done))):
-            self._job.check_stop()
-            self._hash.update(block)
-            done += len(block)
-            self._job.track.at(done)
-        return self._hash.hexdigest()
+        return partials.hashed(file, self._file, size, self._job.stop, self._job.track)
 
     def _restart(self, out: BinaryIO, *, truncate: bool = True) -> None:
         self._hash, self._at = self._file.hash(), 0
@@ -254,42 +243,3 @@ def _why(error: BaseException) -> str:
         case ShortError():
             return "The connection ended early"
     return ""
-
-
-def remove_partial(place: RepositoryPlace, file: RemoteFile) -> int:
-    """Bytes freed by taking a partial file away; none while another process works on it."""
-    partial = place.partial(file.blob)
-    if not partial.exists():
-        return 0
-    lock = filelock.FileLock(place.lock(file.blob), mode=0o664)
-    try:
-        with lock.acquire(timeout=0):
-            size = partial.stat().st_size
-            partial.unlink()
-            return size
-    except filelock.Timeout:
-        return 0
-
-
-def size_of_partial(place: RepositoryPlace, file: RemoteFile) -> int:
-    """Bytes of a file that are here, whole or in part."""
-    for path in (place.blob(file.blob), place.partial(file.blob)):
-        with contextlib.suppress(FileNotFoundError):
-            return min(path.stat().st_size, file.size)
-    return 0
-
-
-def hash_matches(path: Path, file: RemoteFile, stop: threading.Event, track: Tracker) -> bool:
-    """Whether a file's bytes are those that the hub listed."""
-    digest = file.hash()
-    done = 0
-    with path.open("rb") as there:
-        if os.fstat(there.fileno()).st_size != file.size:
-            return False
-        while block := there.read(BLOCK):
-            if stop.is_set():
-                raise CancelledError("Stopped")
-            digest.update(block)
-            done += len(block)
-            track.at(done)
-    return digest.hexdigest() == file.blob

@@ -16,10 +16,8 @@ from pathlib import Path
 from rvchat.config import Paths, private_folder
 from rvchat.engine.checkpoint import open_checkpoint
 from rvchat.errors import BadInputError, CancelledError, ModelError, RvchatError
-from rvchat.hub import failures, needed, pins, starter
-from rvchat.hub.fetch import BLOCK, hash_matches, remove_partial
+from rvchat.hub import disk, needed, partials, pins, starter
 from rvchat.hub.local import MANIFEST, Installed
-from rvchat.hub.machine import disk_free
 from rvchat.hub.pins import RemoteFile
 from rvchat.hub.place import Place
 from rvchat.hub.progress import OnProgress, Tracker
@@ -42,7 +40,7 @@ def verify(
     for file in model.files:
         path = folder / file.name
         track.begin("checking", file.name)
-        if path.exists() and hash_matches(path, file, stop or threading.Event(), track):
+        if path.exists() and partials.hash_matches(path, file, stop or threading.Event(), track):
             _remember(model, file, path)
         else:
             wrong.append(file)
@@ -95,13 +93,13 @@ def remove(model: Installed, paths: Paths) -> int:
     with _disk(place.cache):
         if others:
             for file in model.files:
-                freed += _unlink_linked(snapshot / file.name, place.folder)
+                freed += _unlink_linked(snapshot / file.name, place.folder) + partials.remove(place, file)
         else:
             for path in sorted(snapshot.rglob("*")):
                 if path.is_symlink() or path.is_file():
                     freed += _unlink_linked(path, place.folder)
             shutil.rmtree(snapshot, ignore_errors=True)
-            freed += sum(remove_partial(place, file) for file in model.pin.files)
+            freed += sum(partials.remove(place, file) for file in model.pin.files)
             pins.forget(paths, model.pin)
             if not any((place.folder / "snapshots").iterdir()):
                 shutil.rmtree(place.folder)
@@ -165,9 +163,9 @@ def bring_in(
         raise BadInputError(f"There is a model {name} already", f"Name it otherwise, or: rvchat models rm {name}")
     open_checkpoint(source)
     files = _files_of(source)
-    needed_bytes, free = sum(path.stat().st_size for path in files), disk_free(folder)
+    needed_bytes, free = sum(path.stat().st_size for path in files), disk.free_bytes(folder)
     if free is not None and needed_bytes > free:
-        raise failures.no_room(folder, needed_bytes, free)
+        raise disk.no_room(folder, needed_bytes, free)
     partial = folder.with_name(f".{name}.partial")
     track = Tracker(on_progress)
     track.expect(needed_bytes)
@@ -179,7 +177,7 @@ def bring_in(
         (partial / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         os.replace(partial, folder)
     except OSError as error:
-        raise failures.of_disk(error, folder, needed_bytes) from error
+        raise disk.refused(error, folder, needed_bytes) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     track.begin("done")
@@ -200,7 +198,7 @@ def _copy(source: Path, target: Path, track: Tracker, stop: threading.Event) -> 
     track.begin("fetching", source.name)
     digest, done = hashlib.sha256(), 0
     with source.open("rb") as there, target.open("xb") as here:
-        while block := there.read(BLOCK):
+        while block := there.read(partials.BLOCK):
             if stop.is_set():
                 raise CancelledError("Stopped")
             here.write(block)

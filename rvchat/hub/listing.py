@@ -11,9 +11,8 @@ from rvchat.config import Paths
 from rvchat.engine.checkpoint import Checkpoint, open_checkpoint
 from rvchat.engine.config import ModelConfig, parameter_count
 from rvchat.errors import ModelError
-from rvchat.hub import catalogue, fit, local, needed, pins
+from rvchat.hub import catalogue, fit, local, needed, partials, pins
 from rvchat.hub.catalogue import Catalogue, Entry, Licence
-from rvchat.hub.fetch import size_of_partial
 from rvchat.hub.fit import Fit
 from rvchat.hub.local import Installed
 from rvchat.hub.machine import Machine
@@ -58,12 +57,14 @@ class Listed:
 
 
 def listing(paths: Paths, machine: Machine, known: Catalogue | None = None, context: int = fit.CONTEXT) -> list[Listed]:
-    """What is installed, then what the catalogue has besides. Opens the files of models the catalogue does not know."""
+    """What is installed, what has only begun, and what the catalogue has besides. Opens the files of installed models
+    that the catalogue does not know."""
     known = known or catalogue.read(paths)
     here = local.installed(paths, known)
     names = {model.name for model in here}
+    others = [*local.unfinished(paths, known), *(entry for entry in known.entries if entry.name not in names)]
     rows = [of_installed(model, machine, context) for model in here]
-    return rows + [of_entry(entry, paths, machine, context) for entry in known.entries if entry.name not in names]
+    return rows + [of_entry(entry, paths, machine, context) for entry in others]
 
 
 def of_installed(model: Installed, machine: Machine, context: int = fit.CONTEXT) -> Listed:
@@ -94,7 +95,7 @@ def of_entry(entry: Entry, paths: Paths, machine: Machine, context: int = fit.CO
             )
         place = Place.of().repository(entry.repo)
         size, estimated = sum(file.size for file in files), False
-        fetched = sum(size_of_partial(place, file) for file in files)
+        fetched = sum(partials.size_here(place, file) for file in files)
     state: State = "partial" if fetched else "available"
     return Listed(entry.name, entry.title, state, size, estimated, fetched, entry, None, entry.config, judged)
 

@@ -14,7 +14,7 @@ from rvchat.config import Paths
 from rvchat.engine.config_hf import GEMMA3_TYPES, GEMMA4_TYPES
 from rvchat.engine.gguf import GGUF
 from rvchat.errors import ModelError
-from rvchat.hub import needed, pins, starter
+from rvchat.hub import fit, needed, partials, pins, starter
 from rvchat.hub.catalogue import DEFAULT_REVISION, Catalogue, Entry
 from rvchat.hub.pins import Pin, RemoteFile
 from rvchat.hub.place import Place, RepositoryPlace
@@ -63,6 +63,47 @@ def find(name: str, paths: Paths, catalogue: Catalogue) -> Installed | None:
         m for m in asked if not entry.file or (m.path.suffix == ".gguf" and entry.file.lower() in m.path.name.lower())
     ]
     return fitting[0] if len(fitting) == 1 else None
+
+
+def begun(entry: Entry, paths: Paths) -> Installed | None:
+    """What is here of a model that is not whole; None where there is nothing."""
+    pin = pins.read(paths, entry.repo, entry.revision)
+    if pin is None:
+        return None
+    place = Place.of().repository(entry.repo)
+    try:
+        files = tuple(needed.likely(pin, entry.file))
+    except ModelError:
+        files = ()  # it was no model, and something of it may be here all the same
+    size = sum(partials.size_here(place, file) for file in files)
+    snapshot = place.snapshot(pin.commit)
+    path = snapshot / files[0].name if len(files) == 1 else snapshot
+    return Installed(entry.name, path, size, "hub", entry, files, pin) if size else None
+
+
+def unfinished(paths: Paths, catalogue: Catalogue) -> list[Entry]:
+    """Models of which something is here and not all, and which the catalogue does not have."""
+    whole = {model.path for model in _from_hub(paths, catalogue)}
+    found = []
+    for pin in pins.everyone(paths):
+        place = Place.of().repository(pin.repo)
+        snapshot, ggufs = place.snapshot(pin.commit), needed.ggufs(pin)
+        names = [pin.repo] if snapshot not in whole and pin.file(needed.CONFIG) is not None else []
+        for file in ggufs:
+            if snapshot / file.name not in whole and partials.size_here(place, file):
+                names.append(f"{pin.repo}:{file.name}" if len(ggufs) > 1 else pin.repo)
+        entries = [entry for name in names if (entry := catalogue.find(_revised(name, pin))) is not None]
+        found += [e for e in entries if e not in catalogue.entries and begun(e, paths) is not None]
+    return found
+
+
+def absent(name: str, entry: Entry, paths: Paths) -> ModelError:
+    """The error for a model that is known and not here, or not whole."""
+    size, here = fit.file_bytes(entry), begun(entry, paths)
+    if here is not None:
+        return ModelError(f"{name} is not whole on this machine", f"Fetch the rest: rvchat models pull {name}")
+    about = "" if size is None else f" (about {size / 1e9:.1f} GB)"
+    return ModelError(f"{name} is not on this machine", f"Fetch it{about}: rvchat models pull {name}")
 
 
 def _starter(paths: Paths) -> Iterator[Installed]:

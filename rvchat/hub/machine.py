@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,17 +42,6 @@ class Machine:
 def has_plugin() -> bool:
     """Whether something is installed that gives jax another device than the processor."""
     return bool(importlib.metadata.entry_points(group="jax_plugins")) or importlib.util.find_spec("libtpu") is not None
-
-
-def disk_free(folder: Path) -> int | None:
-    """Bytes free where `folder` is or would be made; None where nothing says."""
-    for place in (folder, *folder.parents):
-        if place.exists():
-            try:
-                return shutil.disk_usage(place).free
-            except OSError:
-                return None
-    return None
 
 
 def _total_bytes() -> int | None:

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from rvchat.config import Paths
+from rvchat.errors import CancelledError
 from rvchat.hub import catalogue
 from rvchat.hub.download import Pull
 from rvchat.hub.patience import Patience
@@ -242,7 +243,8 @@ class _Front(_Handler):
         if files is None:
             return self.answer(404, {"X-Error-Code": "RevisionNotFound"})
         if where == "api":
-            return self.answer(200, {"Content-Type": "application/json"}, _described(repo, commit, files))
+            describe = _tree if "tree" in parts[2:3] else _described
+            return self.answer(200, {"Content-Type": "application/json"}, describe(repo, commit, files))
         name = "/".join(parts[4:])
         if name not in files:
             return self.answer(404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit})
@@ -279,6 +281,16 @@ def _described(repo: str, commit: str, files: Mapping[str, bytes]) -> bytes:
             sibling["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
         siblings.append(sibling)
     return json.dumps({"id": repo, "sha": commit, "siblings": siblings, "private": False}).encode()
+
+
+def _tree(repo: str, commit: str, files: Mapping[str, bytes]) -> bytes:
+    entries = []
+    for name, data in files.items():
+        entry: dict[str, Any] = {"type": "file", "path": name, "size": len(data), "oid": git_id(data)}
+        if is_large(name):
+            entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
+        entries.append(entry)
+    return json.dumps(entries).encode()
 
 
 def checkpoint(golden: str, *, shards: bool = False) -> dict[str, bytes]:
@@ -351,6 +363,20 @@ def pull(paths: Paths) -> Callable[..., Path]:
         return Pull(entry, paths, patience=QUICK, **options).run()
 
     return pull
+
+
+@pytest.fixture
+def stopped(hub: Hub, pull: Callable[..., Path]) -> Callable[[str, int], None]:
+    """A pull, slow enough to be watched, that is stopped as soon as so many bytes of the model are here."""
+
+    def stopped(name: str, at: int) -> None:
+        stop = threading.Event()
+        slow = hub.fail("storage", times=9, rate=600_000)
+        with pytest.raises(CancelledError):
+            pull(name, stop=stop, on_progress=lambda now: stop.set() if now.done >= at else None)
+        slow.times = 0
+
+    return stopped
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ GGUF = "acme/gemma-small-gguf"
 MIDDLE = 200_000
 
 Pulls = Callable[..., Path]
+Stopped = Callable[[str, int], None]
 
 
 def assert_whole(path: Path, files: dict[str, bytes]) -> None:
@@ -185,17 +186,12 @@ def test_what_is_wrong_twice_is_refused_and_nothing_of_it_stays(change: str, hub
     assert len(list((place.folder / "blobs").iterdir())) == 3
 
 
-def test_a_damaged_beginning_is_found_and_fetched_again(hub: Hub, pull: Pulls) -> None:
+def test_a_damaged_beginning_is_found_and_fetched_again(hub: Hub, pull: Pulls, stopped: Stopped) -> None:
     files = hub.publish(GGUF, "gemma4-e2b-q4_0")
-    stop = threading.Event()
-    hub.on_sent = lambda sent: stop.set() if sent > MIDDLE else None
-    hub.fail("storage", rate=2e6)
-    with pytest.raises(CancelledError):
-        pull(GGUF, stop=stop)
+    stopped(GGUF, MIDDLE)
     (partial,) = partials(Place.of().repository(GGUF).folder)
     with partial.open("r+b") as file:
         file.write(b"rot")
-    hub.on_sent = lambda sent: None
     assert pull(GGUF).read_bytes() == files["gemma4-e2b-q4_0.gguf"]
     assert hub.starts()[-2:] == [partial_size := hub.starts()[-2], 0]
     assert partial_size > 0
@@ -214,14 +210,11 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(hub: Hub, pull: Pulls) -> 
     assert hub.sent - sent == len(files["model.safetensors"])
 
 
-def test_a_revision_that_moves_changes_nothing_before_it_is_asked_for(hub: Hub, pull: Pulls, paths: Paths) -> None:
+def test_a_revision_that_moves_changes_nothing_before_it_is_asked_for(
+    hub: Hub, pull: Pulls, stopped: Stopped, paths: Paths
+) -> None:
     old = hub.publish(REPO, "gemma3")
-    stop = threading.Event()
-    hub.on_sent = lambda sent: stop.set() if sent > MIDDLE else None
-    hub.fail("storage", file="model.safetensors", rate=2e6)
-    with pytest.raises(CancelledError):
-        pull(REPO, stop=stop)
-    hub.on_sent = lambda sent: None
+    stopped(REPO, MIDDLE)
     new = hub.publish(REPO, "gemma4-e2b")
     assert_whole(pull(REPO), old)
     path = pull(REPO, update=True)

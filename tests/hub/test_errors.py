@@ -14,7 +14,8 @@ import huggingface_hub
 import pytest
 
 from rvchat.errors import ModelError, RvchatError
-from rvchat.hub.failures import in_words, of_disk
+from rvchat.hub import disk
+from rvchat.hub.failures import in_words
 from tests.hub.conftest import Hub
 
 REPO = "acme/gemma-small"
@@ -168,7 +169,7 @@ def test_what_the_disk_refuses() -> None:
         errno.EACCES: "Permission denied",
         errno.EROFS: "Read-only",
     }.items():
-        error = of_disk(OSError(number, os.strerror(number)), folder, 5_000_000_000)
+        error = disk.refused(OSError(number, os.strerror(number)), folder, 5_000_000_000)
         assert words in error.message
         assert error.hint
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 
 from rvchat.config import Paths
 from rvchat.engine.safetensors import open_file
-from rvchat.errors import CancelledError, RvchatError
+from rvchat.errors import RvchatError
 from rvchat.hub import catalogue, local
 from rvchat.hub.place import Place
 from tests.hub.conftest import GOLDENS, Hub
@@ -162,17 +161,15 @@ def test_a_disk_that_fills_up_stops_it_and_nothing_half_written_counts(
     assert hub.starts()[-1] == kept
 
 
-def test_a_write_that_the_disk_refuses(hub: Hub, pull: Pulls, paths: Paths) -> None:
+def test_a_write_that_the_disk_refuses(
+    hub: Hub, pull: Pulls, stopped: Callable[[str, int], None], paths: Paths
+) -> None:
     """The kernel's own device for it stands where the partial file would be."""
     hub.publish(GGUF, "gemma4-e2b-q4_0")
-    stop = threading.Event()
-    hub.on_sent = lambda sent: stop.set()
-    with pytest.raises(CancelledError):
-        pull(GGUF, stop=stop)
+    stopped(GGUF, 1)
     (partial,) = Place.of().cache.glob("*/blobs/*.rvchat")
     partial.unlink()
     partial.symlink_to("/dev/full")
-    hub.on_sent = lambda sent: None
     with pytest.raises(RvchatError, match="disk is full"):
         pull(GGUF)
     assert not from_hub(paths)

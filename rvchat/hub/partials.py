@@ -1,0 +1,61 @@
+"""Files in the cache that are not whole yet, and whether one is what it should be."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+from typing import BinaryIO
+
+import filelock
+
+from rvchat.errors import CancelledError
+from rvchat.hub.pins import Hash, RemoteFile
+from rvchat.hub.place import RepositoryPlace
+from rvchat.hub.progress import Tracker
+
+BLOCK = 1 << 20
+
+
+def remove(place: RepositoryPlace, file: RemoteFile) -> int:
+    """Bytes freed by taking a partial file away; none while another process works on it."""
+    partial = place.partial(file.blob)
+    if not partial.exists():
+        return 0
+    lock = filelock.FileLock(place.lock(file.blob), mode=0o664)
+    try:
+        with lock.acquire(timeout=0):
+            size = partial.stat().st_size
+            partial.unlink()
+            return size
+    except filelock.Timeout:
+        return 0
+
+
+def size_here(place: RepositoryPlace, file: RemoteFile) -> int:
+    """Bytes of a file that are here, whole or in part."""
+    for path in (place.blob(file.blob), place.partial(file.blob)):
+        with contextlib.suppress(FileNotFoundError):
+            return min(path.stat().st_size, file.size)
+    return 0
+
+
+def hashed(there: BinaryIO, file: RemoteFile, size: int, stop: threading.Event, track: Tracker) -> Hash:
+    """The hash of the first `size` bytes of what stands for `file`, telling how far it is."""
+    digest, done = file.hash(), 0
+    while done < size and (block := there.read(min(BLOCK, size - done))):
+        if stop.is_set():
+            raise CancelledError("Stopped")
+        digest.update(block)
+        done += len(block)
+        track.at(done)
+    return digest
+
+
+def hash_matches(path: Path, file: RemoteFile, stop: threading.Event, track: Tracker) -> bool:
+    """Whether a file's bytes are those that the hub listed."""
+    with path.open("rb") as there:
+        if os.fstat(there.fileno()).st_size != file.size:
+            return False
+        return hashed(there, file, file.size, stop, track).hexdigest() == file.blob
