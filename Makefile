@@ -11,7 +11,7 @@ chat: $(VENV)/.app
 
 # Style, types and the quick tests: under 8 minutes on two cores.
 test: $(VENV)/.dev check
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not long"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not long"
 
 # Of what needs longer, the application in real terminals, its snapshots, and how long keys take to be seen.
 test-tui: $(VENV)/.dev

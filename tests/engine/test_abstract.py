@@ -27,8 +27,6 @@ EVERY_MODEL = sorted(path.stem for path in CONFIGS.glob("*.json"))
 # One of each pattern: sharing with per-layer embeddings, experts, value = key, leftover layers.
 PATTERNS = ["gemma-4-E2B", "gemma-4-26B-A4B", "gemma-4-31B", "gemma-3-1b"]
 
-pytestmark = pytest.mark.xdist_group("abstract")
-
 
 def config_of(name: str) -> ModelConfig:
     return ModelConfig.from_hf(json.loads((CONFIGS / f"{name}.json").read_text()))

@@ -18,8 +18,6 @@ from rvchat.engine.programs import advance, extend
 from rvchat.errors import BadInputError, DoesNotFitError
 from rvchat.types import Request, Sampling, TokenChunk
 
-pytestmark = pytest.mark.xdist_group("small")
-
 GREEDY = Sampling(temperature=0.0)
 
 

@@ -60,7 +60,6 @@ CONFIGS: dict[str, tuple[str, Callable[[ModelConfig], ModelConfig]]] = {
 }
 
 
-@pytest.mark.xdist_group("mutations")
 @pytest.mark.parametrize("change", CONFIGS)
 def test_a_wrong_configuration_is_noticed(change: str, golden: Callable[[str], Any], off: Callable[..., float]) -> None:
     name, mutate = CONFIGS[change]
@@ -124,7 +123,6 @@ PARAMS: dict[str, tuple[str, Callable[[Params], Params]]] = {
 }
 
 
-@pytest.mark.xdist_group("mutations")
 @pytest.mark.parametrize("change", PARAMS)
 def test_wrong_weights_are_noticed(change: str, golden: Callable[[str], Any], off: Callable[..., float]) -> None:
     name, mutate = PARAMS[change]
@@ -179,7 +177,6 @@ FUNCTIONS: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
 }
 
 
-@pytest.mark.xdist_group("mutations")
 @pytest.mark.parametrize("change", FUNCTIONS)
 def test_wrong_arithmetic_is_noticed(
     change: str, golden: Callable[[str], Any], off: Callable[..., float], monkeypatch: pytest.MonkeyPatch

@@ -18,8 +18,6 @@ from rvchat.types import Request, Sampling
 REFERENCE = json.loads((Path(__file__).parents[1] / "data" / "goldens" / "gemma3-270m.json").read_text())
 TEXTS = ["en", "code", "mixed"]
 
-pytestmark = pytest.mark.xdist_group("starter")
-
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
