@@ -20,6 +20,7 @@ from rvchat.engine.pages import empty_pools
 from rvchat.engine.params import bytes_of
 from rvchat.engine.programs import advance, extend, score
 from rvchat.engine.storage import Storage
+from rvchat.kernels.attention import BITS
 
 CONFIGS = Path(__file__).parents[1] / "data" / "engine" / "configs"
 PAGE, CONTEXT, PIECE = 256, 4096, 32
@@ -36,10 +37,10 @@ class Programs:
     """The programs of one model as its machine would compile them."""
 
     def __init__(self, config: ModelConfig, form: Any) -> None:
-        plan = KVPlan.make(config, 4, PAGE, 512, 1 << 36, CONTEXT)
+        plan = KVPlan.make(config, 2, PAGE, 512, 1 << 36, CONTEXT)
         self.config, self.vocab, self.pages = config, config.vocab_size, CONTEXT // PAGE
         self.params = abstract_params(config, form, "float32")
-        self.pools = abstract_pools(config, plan, PAGE, jnp.dtype(jnp.float32))
+        self.pools = abstract_pools(config, plan, PAGE, BITS)
 
     def ints(self, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.int32)
@@ -48,7 +49,15 @@ class Programs:
         tables = {kind: self.ints(1, self.pages) for kind in KINDS}
         answers = abstract_answers(1, self.vocab)
         return extend.lower(
-            self.config, self.params, self.pools, answers, self.ints(1), tables, self.ints(1, 16), self.ints()
+            self.config,
+            self.params,
+            self.pools,
+            answers,
+            self.ints(1),
+            jax.ShapeDtypeStruct((1,), jnp.bool_),
+            tables,
+            self.ints(1, 16),
+            self.ints(),
         )
 
     def piece(self) -> Any:
