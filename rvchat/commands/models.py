@@ -233,20 +233,20 @@ def _prepare(path: Path, paths: Paths, weights: str, status: StatusLine) -> None
 
 
 def _remove(options: argparse.Namespace, paths: Paths) -> int:
-    from rvchat.hub import keeping
+    from rvchat.hub import removing
 
     for model in [_installed(name, paths, begun=True) for name in options.name]:
-        freed = keeping.remove(model, paths)
+        freed = removing.remove(model, paths)
         say(f"Removed {model.name}: {_gb(freed)} are free again.")
     return 0
 
 
 def _verify(options: argparse.Namespace, paths: Paths) -> int:
-    from rvchat.hub import keeping
+    from rvchat.hub import verifying
 
     show, results, damaged = Shown(), [], False
     for model in [_installed(name, paths) for name in options.name]:
-        wrong = keeping.verify(model, paths, show.progress)
+        wrong = verifying.verify(model, paths, show.progress)
         show.status.clear()
         if wrong and options.repair and model.pin is not None:
             from rvchat.hub.download import Pull
@@ -260,7 +260,7 @@ def _verify(options: argparse.Namespace, paths: Paths) -> int:
         results.append({"name": model.name, "whole": not wrong, "damaged": [file.name for file in wrong]})
         if wrong:
             damaged = True
-            say(f"rvchat: {keeping.damaged(model, wrong)}")
+            say(f"rvchat: {verifying.damaged(model, wrong)}")
         elif not options.json:
             what = f"{len(model.files)} files are whole" if model.files else "it is checked whenever it is loaded"
             print(f"{model.name}: {what}")
@@ -270,7 +270,7 @@ def _verify(options: argparse.Namespace, paths: Paths) -> int:
 
 
 def _import(options: argparse.Namespace, paths: Paths) -> int:
-    from rvchat.hub import keeping
+    from rvchat.hub import importing
 
     source = options.path.expanduser()
     if not source.exists():
@@ -278,7 +278,7 @@ def _import(options: argparse.Namespace, paths: Paths) -> int:
     name = options.name or source.resolve().name.removesuffix(".gguf")
     show = Shown()
     try:
-        path = keeping.bring_in(source, name, paths, show.progress)
+        path = importing.bring_in(source, name, paths, show.progress)
     finally:
         show.status.clear()
     say(f"Talk to it: rvchat -m {name}")
@@ -330,7 +330,7 @@ class Shown:
 
 _STAGES = {
     "asking": "Asking the hub",
-    "waiting": "Waiting",
+    "waiting": "Waiting for another program to fetch",
     "checking": "Checking",
     "fetching": "Fetching",
     "linking": "Keeping",

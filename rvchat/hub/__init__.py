@@ -1,7 +1,7 @@
 """Models: the catalogue, what fits this machine, download, verify, remove. No jax.
 
 For screens and commands: `listing` says what there is, `recommend` what to begin with; `Download` gets a model while
-something else goes on, `Pull` while one waits; `keeping` checks, removes and imports; `resolve` finds files to load.
+something else goes on, `Pull` while one waits; `resolve` finds files to load.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def resolve(name: str, paths: Paths, progress: Progress) -> Path:
     to get it), and for damaged files."""
     if name == starter.STARTER:
         return starter.assemble(paths, progress)
-    from rvchat.hub import catalogue, keeping, local
+    from rvchat.hub import catalogue, local, verifying
 
     known = catalogue.read(paths)
     model = local.find(name, paths, known)
     if model is not None:
-        if keeping.unchecked(model):
-            wrong = keeping.verify(model, paths, lambda p: progress("verify", p.fraction))
+        if verifying.unchecked(model):
+            wrong = verifying.verify(model, paths, lambda p: progress("verify", p.fraction))
             if wrong:
-                raise keeping.damaged(model, wrong)
+                raise verifying.damaged(model, wrong)
         return model.path
     entry = known.find(name)
     if entry is None:

@@ -81,12 +81,10 @@ class Download:
             if self._give_up:
                 self._pull.remove_partials()
             self._become("cancelled" if self._give_up else "paused")
-        except RvchatError as error:
-            self.error = error
-            self._become("failed")
         except Exception as error:  # a fault of ours must not leave a download that runs for ever
-            log.exception("download of %s", self.entry.repo)
-            self.error = RvchatError(f"The download failed: {type(error).__name__}: {error}")
+            log.warning("download of %s", self.entry.repo, exc_info=True)
+            worded = RvchatError(f"The download failed: {type(error).__name__}: {error}")
+            self.error = error if isinstance(error, RvchatError) else worded
             self._become("failed")
         else:
             self._become("done")

@@ -13,12 +13,12 @@ from rvchat.config import Paths
 from rvchat.engine.checkpoint import open_checkpoint, read_json
 from rvchat.engine.config import ModelConfig
 from rvchat.engine.w4a16 import check_scheme
-from rvchat.errors import CancelledError
-from rvchat.hub import disk, needed, partials, pins
+from rvchat.errors import CancelledError, ModelError
+from rvchat.hub import disk, needed, partials, pins, removing
 from rvchat.hub.catalogue import Entry
 from rvchat.hub.fetch import FileFetch, Job
 from rvchat.hub.patience import Patience, Tries
-from rvchat.hub.pins import RemoteFile
+from rvchat.hub.pins import Pin, RemoteFile
 from rvchat.hub.place import Place
 from rvchat.hub.progress import OnProgress, Progress, Tracker
 from rvchat.hub.remote import Remote
@@ -67,17 +67,18 @@ class Pull:
 
     def remove_partials(self) -> int:
         """Takes away what has been fetched of files that are not whole. Returns the bytes freed."""
-        pin = pins.read(self.paths, self.entry.repo, self.entry.revision)
-        place = Place.of().repository(self.entry.repo)
-        return sum(partials.remove(place, file) for file in pin.files) if pin else 0
+        place, freed = Place.of().repository(self.entry.repo), 0
+        for coming in (False, True):
+            pin = pins.read(self.paths, self.entry.repo, self.entry.revision, coming=coming)
+            freed += sum(partials.remove(place, file) for file in pin.files) if pin is not None else 0
+        return freed
 
     def _run(self, remote: Remote, track: Tracker) -> Path:
         track.begin("asking")
-        pin = None if self.update else pins.read(self.paths, self.entry.repo, self.entry.revision)
-        if pin is None:
-            pin = self._patiently(lambda: remote.listing(self.entry.repo, self.entry.revision))
-            pins.write(self.paths, pin)
-        job = Job(remote, pin, self.stop, track, self.patience)
+        here = pins.read(self.paths, self.entry.repo, self.entry.revision)
+        pin = self._pinned(remote, here)
+        coming = here is not None and pin.commit != here.commit
+        job = Job(remote, pin, self.stop, track, self.patience, lambda: pins.write(self.paths, pin, coming=coming))
         snapshot = job.place.snapshot(pin.commit)
         small = needed.small(pin, self.entry.file)
         self._fetch(job, small, needed.likely(pin, self.entry.file))
@@ -86,11 +87,45 @@ class Pull:
         large = needed.large(pin, self.entry.file, snapshot)
         self._fetch(job, large, [*small, *large])
         path = snapshot if small else snapshot / large[0].name
-        track.begin("checking", path.name)
+        track.begin("checking", large[0].name)
         open_checkpoint(path)  # what has the right hash may still be no model, or not one that rvchat reads
-        _point(job)
+        _point(job, moved=coming)
+        if here is not None and coming:
+            self._replace(job, here)
         track.begin("done")
         return path
+
+    def _pinned(self, remote: Remote, here: Pin | None) -> Pin:
+        """What to fetch: the version that is coming already, or the one that is here, or what the hub has now."""
+        repo, revision = self.entry.repo, self.entry.revision
+        pin = pins.read(self.paths, repo, revision, coming=True) or here
+        if pin is not None and not self.update:
+            return pin
+        found = self._patiently(lambda: remote.listing(repo, revision))
+        if here is not None and found.commit == here.commit:
+            return here
+        if here is not None:  # what has not changed need not be read again
+            same = {file.name for file in found.files if here.file(file.name) == file}
+            found.checked.update({name: seen for name, seen in here.checked.items() if name in same})
+        pins.write(self.paths, found, coming=here is not None)
+        return found
+
+    def _replace(self, job: Job, old: Pin) -> None:
+        """The version that has come is the one that is here from now on; of the old one nothing is left that another
+        does not need."""
+        pins.forget(self.paths, old)
+        pins.write(self.paths, job.pin)
+        if any(pin.repo == old.repo and pin.commit == old.commit for pin in pins.everyone(self.paths)):
+            return
+        try:
+            files = needed.likely(old, self.entry.file)
+        except ModelError:  # it was no model
+            return
+        snapshot = job.place.snapshot(old.commit)
+        removing.remove_copies(snapshot / files[0].name if len(files) == 1 else snapshot, self.paths)
+        removing.remove_files(job.place, old, files)
+        for file in files:
+            partials.remove(job.place, file)
 
     def _fetch(self, job: Job, files: Sequence[RemoteFile], everything: Sequence[RemoteFile]) -> None:
         """Gets and links `files`. There must be room for `everything`, which is what the model is known to need."""
@@ -101,7 +136,7 @@ class Pull:
             found = FileFetch(job, file).run()
             if job.pin.checked.get(file.name) != found:
                 job.pin.checked[file.name] = found
-                pins.write(self.paths, job.pin)
+                job.keep()
             job.track.begin("linking", file.name)
             self._link(job, file)
 
@@ -139,9 +174,9 @@ def check_config(folder: Path) -> ModelConfig:
     return ModelConfig.from_hf(settings)
 
 
-def _point(job: Job) -> None:
-    """Has the cache say which commit a branch is, for other programs, where it does not say so yet."""
+def _point(job: Job, *, moved: bool) -> None:
+    """Has the cache say which commit a branch is, for other programs: where it does not say so yet, or has `moved`."""
     asked, ref = job.pin.asked, job.place.ref(job.pin.asked)
-    if _REF.fullmatch(asked) and asked != job.pin.commit and not ref.exists():
+    if _REF.fullmatch(asked) and asked != job.pin.commit and (moved or not ref.exists()):
         ref.parent.mkdir(parents=True, exist_ok=True)
         ref.write_text(job.pin.commit, encoding="utf-8")

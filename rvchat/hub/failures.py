@@ -22,6 +22,10 @@ class StorageError(Exception):
         self.status, self.retry_after = status, retry_after
 
 
+class NoHubError(Exception):
+    """What answers is not a hub."""
+
+
 class StalledError(Exception):
     """Too little came for too long."""
 
@@ -96,7 +100,7 @@ def in_words(error: BaseException, *, repo: str, revision: str, endpoint: str, t
             return RvchatError(f"{endpoint} does not answer in time", f"Check the network. {AGAIN}")
         case httpx2.HTTPError() | httpx2.StreamError():
             return RvchatError(f"The connection to {endpoint} broke: {str(error) or type(error).__name__}", AGAIN)
-        case hf.FileMetadataError() | ValueError() | KeyError() | TypeError():
+        case NoHubError() | hf.FileMetadataError():
             what = next(iter(str(error).splitlines()), "no answer")
             return RvchatError(
                 f"What answers at {endpoint} is not a hub: {what}",

@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -25,13 +25,15 @@ from rvchat.hub.transfer import POLL_S, End, Head, Transfer
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the files of one download have in common. Setting `stop` ends it within a moment, with CancelledError."""
+    """What the files of one download have in common. Setting `stop` ends it within a moment, with CancelledError.
+    `keep` writes down what has become of `pin`."""
 
     remote: Remote
     pin: Pin
     stop: threading.Event
     track: Tracker
     patience: Patience
+    keep: Callable[[], None]
 
     @property
     def place(self) -> RepositoryPlace:
@@ -96,11 +98,9 @@ class FileFetch:
             lock.release()
 
     def _wait_for_other(self) -> None:
-        track = self._job.track
-        track.begin("waiting", self._file.name)
+        self._job.track.begin("waiting", self._file.name)
         with contextlib.suppress(FileNotFoundError):
-            track.at(self._partial.stat().st_size)
-        track.note("Another program is fetching this file")
+            self._job.track.at(self._partial.stat().st_size)
         self._tries.wait(2 * POLL_S)
 
     def _is_there(self) -> bool:

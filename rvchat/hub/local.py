@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +31,8 @@ Source = Literal["hub", "import", "starter"]
 class Installed:
     """`name`: what -m takes. `path`: a folder or a GGUF file; the starter's may not be there before it is first used.
     `size`: bytes on the disk. `entry`: what the catalogue knows of it. `files`: what must be whole, with what each
-    must hash to; `pin`: of a model from the hub, where that is kept."""
+    must hash to; `checked`: of those whose hash has been found right, size and time of change then. `pin`: of a model
+    from the hub."""
 
     name: str
     path: Path
@@ -39,7 +40,13 @@ class Installed:
     source: Source
     entry: Entry | None = None
     files: tuple[RemoteFile, ...] = ()
+    checked: dict[str, tuple[int, int]] = field(default_factory=dict)
     pin: Pin | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return self.path if self.path.is_dir() else self.path.parent
 
 
 def installed(paths: Paths, catalogue: Catalogue) -> list[Installed]:
@@ -78,7 +85,7 @@ def begun(entry: Entry, paths: Paths) -> Installed | None:
     size = sum(partials.size_here(place, file) for file in files)
     snapshot = place.snapshot(pin.commit)
     path = snapshot / files[0].name if len(files) == 1 else snapshot
-    return Installed(entry.name, path, size, "hub", entry, files, pin) if size else None
+    return Installed(entry.name, path, size, "hub", entry, files, pin.checked, pin) if size else None
 
 
 def unfinished(paths: Paths, catalogue: Catalogue) -> list[Entry]:
@@ -114,17 +121,31 @@ def _starter(paths: Paths) -> Iterator[Installed]:
 
 def _imported(paths: Paths) -> Iterator[Installed]:
     """Models that `rvchat models import` brought: a folder each, with a manifest beside the files."""
-    for manifest in sorted(paths.models.glob(f"*/{MANIFEST}")):
-        folder = manifest.parent
+    for file in sorted(paths.models.glob(f"*/{MANIFEST}")):
+        folder = file.parent
         try:
-            values: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8"))
-            files = tuple(RemoteFile(**file) for file in values["files"])
+            values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            files = tuple(RemoteFile(**entry) for entry in values["files"])
+            checked = {str(name): (int(size), int(time)) for name, (size, time) in values["checked"].items()}
             path = folder / values["model"] if values["model"] else folder
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise ModelError(
-                f"{manifest} is damaged: {error}", f"Delete {folder} and import the model again."
-            ) from error
-        yield Installed(folder.name, path, sum(file.size for file in files), "import", files=files)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            yield Installed(folder.name, folder, 0, "import")  # it can be removed, and is no model to load
+            continue
+        yield Installed(folder.name, path, sum(entry.size for entry in files), "import", None, files, checked)
+
+
+def manifest(model: str, files: Sequence[RemoteFile], checked: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+    """What is written beside an imported model. `model`: the name of the GGUF file, empty for a folder."""
+    return {"model": model, "files": [asdict(file) for file in files], "checked": dict(checked)}
+
+
+def remember_checked(model: Installed, paths: Paths) -> None:
+    """Keeps what `model.checked` has. Raises RvchatError when it cannot."""
+    if model.pin is not None:
+        pins.write(paths, model.pin)
+    elif model.source == "import" and model.files:
+        name = model.path.name if model.path.is_file() else ""
+        pins.write_json(model.folder / MANIFEST, manifest(name, model.files, model.checked))
 
 
 def _from_hub(paths: Paths, catalogue: Catalogue) -> Iterator[Installed]:
@@ -170,7 +191,7 @@ def _of_pin(pin: Pin, place: RepositoryPlace, catalogue: Catalogue) -> Iterator[
     for file in ggufs:
         entry = _entry(catalogue, pin, file)
         name = entry.name if entry else f"{pin.repo}:{file.name}" if len(needed.ggufs(pin)) > 1 else pin.repo
-        yield Installed(_revised(name, pin), snapshot / file.name, file.size, "hub", entry, (file,), pin)
+        yield Installed(_revised(name, pin), snapshot / file.name, file.size, "hub", entry, (file,), pin.checked, pin)
     if not _is_gemma(snapshot / needed.CONFIG):
         return
     try:
@@ -180,7 +201,7 @@ def _of_pin(pin: Pin, place: RepositoryPlace, catalogue: Catalogue) -> Iterator[
     if all(_is_whole(snapshot, file) for file in files):
         entry = _entry(catalogue, pin, None)
         name = _revised(entry.name if entry else pin.repo, pin)
-        yield Installed(name, snapshot, sum(file.size for file in files), "hub", entry, files, pin)
+        yield Installed(name, snapshot, sum(file.size for file in files), "hub", entry, files, pin.checked, pin)
 
 
 def _revised(name: str, pin: Pin) -> str:

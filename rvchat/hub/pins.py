@@ -63,18 +63,23 @@ class Pin:
     files: tuple[RemoteFile, ...]
     checked: dict[str, tuple[int, int]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not _HASH.fullmatch(self.commit):
+            raise ValueError(f"{self.repo} has the commit {self.commit!r}")
+
     def file(self, name: str) -> RemoteFile | None:
         return next((file for file in self.files if file.name == name), None)
 
 
-def file_of(paths: Paths, repo: str, asked: str) -> Path:
+def file_of(paths: Paths, repo: str, asked: str, *, coming: bool = False) -> Path:
     place = re.sub(r"[^\w.-]", "--", f"{repo}@{asked}", flags=re.ASCII)
-    return paths.models / "pins" / f"{place}.json"
+    return paths.models / "pins" / ("coming" if coming else "") / f"{place}.json"
 
 
-def read(paths: Paths, repo: str, asked: str) -> Pin | None:
-    """The pin of a repository; None where it has not been asked for, and for a damaged one: the hub says it again."""
-    return _read(file_of(paths, repo, asked))
+def read(paths: Paths, repo: str, asked: str, *, coming: bool = False) -> Pin | None:
+    """The pin of a repository; None where it has not been asked for, and for a damaged one: the hub says it again.
+    `coming`: of the version that is to replace the one that is here, and is not whole yet."""
+    return _read(file_of(paths, repo, asked, coming=coming))
 
 
 def everyone(paths: Paths) -> Iterator[Pin]:
@@ -91,15 +96,19 @@ def _read(file: Path) -> Pin | None:
         return None
 
 
-def write(paths: Paths, pin: Pin) -> None:
+def write(paths: Paths, pin: Pin, *, coming: bool = False) -> None:
     """Keeps the pin, in one step. Raises RvchatError when it cannot."""
-    file = file_of(paths, pin.repo, pin.asked)
+    write_json(file_of(paths, pin.repo, pin.asked, coming=coming), asdict(pin))
+
+
+def write_json(file: Path, value: object) -> None:
+    """Replaces a file in one step. Raises RvchatError when it cannot."""
     try:
         private_folder(file.parent)
         descriptor, temporary = tempfile.mkstemp(prefix=".pin", dir=file.parent)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-                json.dump(asdict(pin), out, indent=1)
+                json.dump(value, out, indent=1)
             os.replace(temporary, file)
         except BaseException:
             os.unlink(temporary)
@@ -109,12 +118,11 @@ def write(paths: Paths, pin: Pin) -> None:
 
 
 def forget(paths: Paths, pin: Pin) -> None:
-    file_of(paths, pin.repo, pin.asked).unlink(missing_ok=True)
+    for coming in (False, True):
+        file_of(paths, pin.repo, pin.asked, coming=coming).unlink(missing_ok=True)
 
 
 def _pin(values: dict[str, Any]) -> Pin:
     files = tuple(RemoteFile(**file) for file in values["files"])
     checked = {str(name): (int(size), int(time)) for name, (size, time) in values["checked"].items()}
-    if not _HASH.fullmatch(values["commit"]):
-        raise ValueError(f"commit {values['commit']!r}")
     return Pin(str(values["repo"]), str(values["asked"]), values["commit"], files, checked)

@@ -9,7 +9,7 @@ import huggingface_hub
 from huggingface_hub import errors as hf
 from huggingface_hub.utils._headers import build_hf_headers
 
-from rvchat.errors import RvchatError
+from rvchat.errors import BadInputError, RvchatError
 from rvchat.hub import failures
 from rvchat.hub.pins import Pin, RemoteFile
 from rvchat.hub.place import Place
@@ -29,20 +29,27 @@ class Remote:
 
     @classmethod
     def at(cls, place: Place) -> Remote:
-        """With the user's token, if there is one."""
-        return cls(place, huggingface_hub.get_token() or False)
+        """With the user's token, if there is one that may be used."""
+        if huggingface_hub.constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
+            return cls(place, False)
+        token = huggingface_hub.get_token()
+        if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
+            raise BadInputError("The token for the hub has characters that none has", "Set HF_TOKEN anew.")
+        return cls(place, token or False)
 
     def listing(self, repo: str, revision: str) -> Pin:
-        """What the repository has at `revision` now."""
+        """What the repository has at `revision` now. Raises NoHubError for an answer that makes no sense."""
         self._check_online()
         api = huggingface_hub.HfApi(endpoint=self.place.endpoint, token=self.token)
-        info = api.model_info(repo, revision=revision, files_metadata=True, timeout=ANSWER_S)
-        if info.sha is None:
-            raise ValueError(f"it names no commit for {repo}")
-        files = [
-            self._file(repo, info.sha, sibling) for sibling in info.siblings or [] if _is_wanted(sibling.rfilename)
-        ]
-        return Pin(repo, revision, info.sha, tuple(files))
+        try:
+            info = api.model_info(repo, revision=revision, files_metadata=True, timeout=ANSWER_S)
+            siblings = [sibling for sibling in info.siblings or [] if _is_wanted(sibling.rfilename)]
+            files = tuple(self._file(repo, str(info.sha), sibling) for sibling in siblings)
+            return Pin(repo, revision, str(info.sha), files)
+        except (hf.HfHubHTTPError, hf.HFValidationError):
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise failures.NoHubError(str(error)) from error
 
     def url(self, repo: str, commit: str, file: str) -> str:
         return huggingface_hub.hf_hub_url(repo, file, revision=commit, endpoint=self.place.endpoint)

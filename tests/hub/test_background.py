@@ -111,7 +111,7 @@ def test_a_failure_is_kept_and_can_be_tried_again(hub: Hub, watched: Watched) ->
 def test_a_fault_of_the_program_ends_as_a_failure(hub: Hub, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.publish(GGUF, "gemma4-e2b-q4_0")
 
-    def broken(*args: object) -> None:
+    def broken(*args: object, **options: object) -> None:
         raise ZeroDivisionError("a slip")
 
     monkeypatch.setattr(pins, "write", broken)

@@ -14,7 +14,7 @@ import pytest
 
 from rvchat.config import Paths
 from rvchat.errors import CancelledError, ModelError, RvchatError
-from rvchat.hub import pins
+from rvchat.hub import pins, resolve
 from rvchat.hub.place import Place
 from rvchat.hub.progress import Progress
 from tests.hub.conftest import Hub
@@ -223,6 +223,48 @@ def test_a_revision_that_moves_changes_nothing_before_it_is_asked_for(
     pin = pins.read(paths, REPO, "main")
     assert pin is not None
     assert pin.commit == hub.heads[REPO]
+    # Of the old one nothing is left but what both have.
+    blobs = {file.blob for file in pin.files}
+    assert {blob.name for blob in path.parents[1].glob("blobs/*")} <= blobs
+    assert [folder.name for folder in path.parent.iterdir()] == [path.name]
+    assert not huggingface_hub.scan_cache_dir(Place.of().cache).warnings
+
+
+def test_until_the_new_version_is_whole_the_old_one_is_there(hub: Hub, pull: Pulls, paths: Paths) -> None:
+    old = hub.publish(REPO, "gemma3")
+    path = pull(REPO)
+    changed = old["model.safetensors"][:-1] + b"\7"
+    hub.add(REPO, old | {"model.safetensors": changed})
+    slow, sent = hub.fail("storage", times=9, rate=600_000), hub.sent
+    stop = threading.Event()
+    with pytest.raises(CancelledError):
+        pull(REPO, update=True, stop=stop, on_progress=lambda now: stop.set() if now.done > MIDDLE else None)
+    assert resolve(REPO, paths, lambda stage, part: None) == path
+    assert (path / "model.safetensors").read_bytes() == old["model.safetensors"]
+    slow.times = 0
+    new = pull(REPO)  # goes on with what is coming
+    assert (new / "model.safetensors").read_bytes() == changed
+    assert resolve(REPO, paths, lambda stage, part: None) == new
+    assert not path.exists()
+    assert hub.starts()[-1] > 0
+    assert hub.sent - sent <= len(changed) + (256 << 10)
+
+
+def test_updating_what_was_never_whole_leaves_nothing_of_it(hub: Hub, pull: Pulls, stopped: Stopped) -> None:
+    hub.publish(REPO, "gemma3")
+    stopped(REPO, MIDDLE)
+    new = hub.publish(REPO, "gemma4-e2b")
+    path = pull(REPO, update=True)
+    assert_whole(path, new)
+    assert [folder.name for folder in path.parent.iterdir()] == [path.name]
+
+
+def test_updating_what_has_not_changed_fetches_nothing(hub: Hub, pull: Pulls) -> None:
+    hub.publish(REPO, "gemma3")
+    path = pull(REPO)
+    sent = hub.sent
+    assert pull(REPO, update=True) == path
+    assert hub.sent == sent
 
 
 def test_a_revision_can_be_named(hub: Hub, pull: Pulls) -> None:

@@ -109,6 +109,12 @@ def test_a_hub_that_does_not_answer(hub: Hub, pull: Pulls, monkeypatch: pytest.M
     assert "does not answer in time" in refused(pull).message
 
 
+def test_a_token_that_is_none(hub: Hub, pull: Pulls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_käse")
+    assert "HF_TOKEN" in refused(pull).hint
+    assert not hub.seen
+
+
 def test_offline_mode(hub: Hub, pull: Pulls, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.publish(REPO, "gemma3")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

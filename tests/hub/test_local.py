@@ -14,7 +14,7 @@ import pytest
 
 from rvchat.config import Paths
 from rvchat.errors import BadInputError, CancelledError, ModelError
-from rvchat.hub import catalogue, keeping, local, pins, resolve, starter
+from rvchat.hub import catalogue, importing, local, pins, removing, resolve, starter, verifying
 from rvchat.hub.listing import listing, of_name
 from rvchat.hub.local import Installed
 from rvchat.hub.machine import Machine
@@ -84,7 +84,7 @@ def test_files_of_one_repository_are_models_of_their_own(hub: Hub, pull: Pulls, 
     first, second = pull(f"{GGUF}:Q4_0"), pull(f"{GGUF}:Q8_0")
     assert set(installed(paths)) == {f"{GGUF}:m-Q4_0.gguf", f"{GGUF}:m-Q8_0.gguf"}
     assert resolve(f"{GGUF}:q4_0", paths, quiet) == first
-    assert keeping.remove(installed(paths)[f"{GGUF}:m-Q4_0.gguf"], paths) == len(weights)
+    assert removing.remove(installed(paths)[f"{GGUF}:m-Q4_0.gguf"], paths) == len(weights)
     assert resolve(f"{GGUF}:Q8_0", paths, quiet) == second
     with pytest.raises(ModelError, match="is not on this machine"):
         resolve(f"{GGUF}:Q4_0", paths, quiet)
@@ -141,17 +141,17 @@ def test_verifying_finds_what_the_times_hide(hub: Hub, pull: Pulls, paths: Paths
     hub.publish(REPO, "gemma3")
     path = pull(REPO)
     heard: list[Progress] = []
-    assert keeping.verify(installed(paths)[REPO], paths, heard.append) == []
+    assert verifying.verify(installed(paths)[REPO], paths, heard.append) == []
     assert heard[-1].fraction == 1.0
     damage(path / "model.safetensors", seen=False)
-    wrong = keeping.verify(installed(paths)[REPO], paths, quiet)
+    wrong = verifying.verify(installed(paths)[REPO], paths, quiet)
     assert [file.name for file in wrong] == ["model.safetensors"]
     # Now that it is known, it is neither loaded nor taken for whole by the next pull.
     with pytest.raises(ModelError, match="damaged"):
         resolve(REPO, paths, quiet)
-    assert keeping.verify(installed(paths)[REPO], paths, quiet) != []
+    assert verifying.verify(installed(paths)[REPO], paths, quiet) != []
     pull(REPO)
-    assert keeping.verify(installed(paths)[REPO], paths, quiet) == []
+    assert verifying.verify(installed(paths)[REPO], paths, quiet) == []
     assert resolve(REPO, paths, quiet) == path
 
 
@@ -161,13 +161,13 @@ def test_removing_frees_what_it_says_and_leaves_the_cache_in_order(hub: Hub, pul
     pull(REPO)
     kept = pull(GGUF)
     cache = Place.of().cache
-    copies = paths.models / keeping.QUANTISED
+    copies = paths.models / removing.QUANTISED
     copies.mkdir()
     model = installed(paths)[REPO]
     (copies / f"{model.path.stem}-0123456789abcdef.safetensors").write_bytes(b"x" * 1000)
     (copies / "other-0123456789abcdef.safetensors").write_bytes(b"x")
     before = _used(cache)
-    freed = keeping.remove(model, paths)
+    freed = removing.remove(model, paths)
     assert freed == before - _used(cache) + 1000
     assert [file.name for file in copies.iterdir()] == ["other-0123456789abcdef.safetensors"]
     assert set(installed(paths)) == {GGUF}
@@ -184,8 +184,8 @@ def test_removing_one_revision_leaves_what_another_needs(hub: Hub, pull: Pulls, 
     pull(f"{REPO}@{old}")
     found = installed(paths)
     assert set(found) == {REPO, f"{REPO}@{old}"}
-    assert keeping.remove(found[f"{REPO}@{old}"], paths) == len(files["generation_config.json"])
-    assert keeping.verify(installed(paths)[REPO], paths, quiet) == []
+    assert removing.remove(found[f"{REPO}@{old}"], paths) == len(files["generation_config.json"])
+    assert verifying.verify(installed(paths)[REPO], paths, quiet) == []
     assert not huggingface_hub.scan_cache_dir(Place.of().cache).warnings
 
 
@@ -198,15 +198,18 @@ def test_a_model_from_elsewhere_is_brought_in(name: str, tmp_path: Path, paths: 
     gguf = GOLDENS / name / "model.gguf"
     source = gguf if gguf.exists() else folder(tmp_path, name)
     heard: list[Progress] = []
-    path = keeping.bring_in(source, "mine", paths, heard.append)
+    path = importing.bring_in(source, "mine", paths, heard.append)
     assert heard[-1].fraction == 1.0
     assert resolve("mine", paths, quiet) == path
     model = installed(paths)["mine"]
-    assert keeping.verify(model, paths, quiet) == []
+    assert verifying.verify(model, paths, quiet) == []
     assert stat.S_IMODE((paths.models / "mine").stat().st_mode) == 0o700
-    damage(path if path.is_file() else path / "model.safetensors")
-    assert len(keeping.verify(model, paths, quiet)) == 1
-    assert keeping.remove(model, paths) >= model.size
+    weights = path if path.is_file() else path / "model.safetensors"
+    damage(weights)
+    with pytest.raises(ModelError, match=r"mine is damaged.*Import it again"):
+        resolve("mine", paths, quiet)
+    assert len(verifying.verify(model, paths, quiet)) == 1
+    assert removing.remove(model, paths) >= model.size
     assert not (paths.models / "mine").exists()
     assert source.exists()
 
@@ -214,19 +217,28 @@ def test_a_model_from_elsewhere_is_brought_in(name: str, tmp_path: Path, paths: 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "starter", "pins", "quantised", "é"])
 def test_names_that_cannot_be(name: str, tmp_path: Path, paths: Paths, hub: Hub) -> None:
     with pytest.raises(BadInputError, match="cannot be a model's name"):
-        keeping.bring_in(folder(tmp_path), name, paths, quiet)
+        importing.bring_in(folder(tmp_path), name, paths, quiet)
 
 
 def test_what_is_no_model_is_not_brought_in(tmp_path: Path, paths: Paths, hub: Hub) -> None:
     source = folder(tmp_path)
     (source / "tokenizer.json").unlink()
     with pytest.raises(ModelError, match=r"no tokenizer\.json"):
-        keeping.bring_in(source, "mine", paths, quiet)
+        importing.bring_in(source, "mine", paths, quiet)
     cut = tmp_path / "cut.gguf"
     cut.write_bytes((GOLDENS / "gemma4-e2b-q4_0" / "model.gguf").read_bytes()[:100_000])
     with pytest.raises(ModelError, match="cut short"):
-        keeping.bring_in(cut, "mine", paths, quiet)
+        importing.bring_in(cut, "mine", paths, quiet)
     assert not paths.models.exists()
+
+
+def test_an_import_without_its_manifest_says_so_and_can_be_removed(tmp_path: Path, paths: Paths, hub: Hub) -> None:
+    importing.bring_in(GOLDENS / "gemma4-e2b-q4_0" / "model.gguf", "mine", paths, quiet)
+    (paths.models / "mine" / "import.json").write_text("{}")
+    (row,) = [row for row in listing(paths, ROOMY) if row.name == "mine"]
+    assert row.problem
+    removing.remove(installed(paths)["mine"], paths)
+    assert not installed(paths)
 
 
 def test_bringing_in_can_be_stopped_and_leaves_nothing(tmp_path: Path, paths: Paths, hub: Hub) -> None:
@@ -237,11 +249,11 @@ def test_bringing_in_can_be_stopped_and_leaves_nothing(tmp_path: Path, paths: Pa
             stop.set()
 
     with pytest.raises(CancelledError):
-        keeping.bring_in(folder(tmp_path), "mine", paths, stop_it, stop)
+        importing.bring_in(folder(tmp_path), "mine", paths, stop_it, stop)
     assert not list(paths.models.iterdir())
-    keeping.bring_in(tmp_path / "gemma3", "mine", paths, quiet)
+    importing.bring_in(tmp_path / "gemma3", "mine", paths, quiet)
     with pytest.raises(BadInputError, match="already"):
-        keeping.bring_in(tmp_path / "gemma3", "mine", paths, quiet)
+        importing.bring_in(tmp_path / "gemma3", "mine", paths, quiet)
 
 
 def test_the_list_has_what_is_here_and_what_could_be(hub: Hub, pull: Pulls, paths: Paths) -> None:

@@ -112,7 +112,7 @@ def test_a_process_that_waits_takes_over_from_one_that_is_killed(hub: Hub, paths
     wait_for_partial(100_000)
     second = start(paths, GGUF)
     assert second.stderr is not None
-    while "Another program" not in (line := second.stderr.readline()):
+    while "Waiting for another program" not in (line := second.stderr.readline()):
         assert line
     first.kill()
     first.communicate()
