@@ -19,7 +19,7 @@ from textual.screen import Screen
 
 from rvchat import settings
 from rvchat.errors import RvchatError
-from rvchat.tui import Options, crash
+from rvchat.tui import Options, crash, draft
 from rvchat.tui.actions import Actions
 from rvchat.tui.bridge import Bridge
 from rvchat.tui.screens.chat import ChatScreen
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from rvchat.store import Store
 
 log = logging.getLogger(__name__)
+
+_PATIENCE_S = 1.0
 
 
 class Conversations(Provider):
@@ -131,6 +133,8 @@ class RvchatApp(App[None]):
         if model is not None:
             session.load(model)
         self.chat.send_early()
+        if (kept := draft.take(self.options.paths.data)) and not self.chat.prompt.text:
+            self.chat.prompt.load(kept)
 
     def _open(self) -> tuple[Store, Session]:
         from rvchat.session import Session
@@ -154,8 +158,14 @@ class RvchatApp(App[None]):
         return len(tokenizer.encode(text)) if tokenizer is not None else None
 
     async def action_quit(self) -> None:
-        """Leaves at once: an answer that is being made is kept as far as it is."""
+        """Leaves at once: an answer that is being made is kept as far as it is, and so is what was not sent yet."""
+        for node in (self.chat.prompt, self.chat):  # an Enter pressed a moment before is still on its way
+            done = asyncio.Event()
+            node.call_later(done.set)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(done.wait(), _PATIENCE_S)
         self.bridge.detach()
+        draft.keep(self.options.paths.data, self.chat.prompt.whole)
         if self.session is not None:
             await asyncio.to_thread(self.session.close)
         self.exit()

@@ -36,7 +36,7 @@ class Bridge:
         """Starts handing over, on the running loop. What came before is handed over at once."""
         with self._lock:
             self._loop = asyncio.get_running_loop()
-        self._flush()
+        self.flush()
 
     def detach(self) -> None:
         """Ends it: later events are kept unseen."""
@@ -55,21 +55,18 @@ class Bridge:
     def shown(self, seconds: float) -> None:
         self._pause = min(max(FLUSH_S, _SHARE * seconds), _SLOWEST_S)
 
-    def flush(self) -> None:
-        """Hands over what has come so far, now."""
-        self._flush()
-
     def _wake(self) -> None:
         loop = self._loop
         if loop is None:
             return
         delay = self._last + self._pause - perf_counter()
         if delay > 0:
-            loop.call_later(delay, self._flush)
+            loop.call_later(delay, self.flush)
         else:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Hands over what has come so far, now."""
         with self._lock:
             self._waking = False
             if self._loop is None:

@@ -91,7 +91,8 @@ class Chat:
 
     def _shows_all(self) -> bool:
         branch = self.screen.session.conversation.branch()
-        return [v.message for v in self.screen.transcript.views][-len(branch) or None :] == list(branch)
+        shown = [view.message for view in self.screen.transcript.views]
+        return bool(shown) == bool(branch) and shown == list(branch[len(branch) - len(shown) :])
 
 
 def script(folder: Path, *answers: dict[str, Any]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from textual.events import Key
+
 from rvchat.tui.widgets.status import StatusLine
 
 LONG = "word " + "".join(f"w{n} " for n in range(500))
@@ -91,6 +93,28 @@ async def test_question_sent_before_anything_is_open_is_sent_then(opened: Any) -
         chat.screen.prompt.text = "too early"
         chat.screen.prompt.action_send()
         await chat.until(lambda: chat.texts == [("user", "too early"), ("assistant", "here I am")])
+
+
+async def test_what_was_written_and_not_sent_is_there_at_the_next_start_once(opened: Any) -> None:
+    async with opened({"text": "ok"}) as chat:
+        await chat.type("half a thought")
+    async with opened({"text": "ok"}) as chat:
+        await chat.until(lambda: chat.screen.prompt.text == "half a thought")
+        await chat.press("enter")
+        await chat.settled()
+        await chat.until(lambda: len(chat.texts) == 2)
+    async with opened({"text": "ok"}) as chat:
+        assert chat.screen.prompt.text == ""
+
+
+async def test_what_is_sent_just_before_leaving_is_kept(opened: Any) -> None:
+    async with opened({"text": "ok", "ttft_s": 5}) as chat:
+        chat.app.post_message(Key("x", "x"))
+        chat.app.post_message(Key("enter", "\r"))
+        chat.app.post_message(Key("ctrl+q", None))
+        await chat.until(lambda: not chat.app.is_running or chat.app._exit)
+        (summary,) = chat.app.store.list()
+        assert chat.app.store.conversation(summary.id).branch()[0].content == "x"
 
 
 async def test_a_path_that_is_no_model_is_one_line_on_the_screen(opened: Any, tmp_path: Path) -> None:

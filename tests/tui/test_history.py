@@ -61,6 +61,23 @@ async def test_long_conversation_shows_its_end_and_more_on_the_way_up(opened: An
         await chat.until(lambda: transcript.scroll_y == transcript.max_scroll_y)
 
 
+async def test_views_above_are_given_up_in_a_long_conversation_and_come_back(opened: Any, tmp_path: Path) -> None:
+    fill(tmp_path / "data", [conversation(1, 200)])
+    async with opened({"text": "ok"}, conversation="c1") as chat:
+        await chat.until(lambda: chat.screen.transcript.max_scroll_y > 0)
+        await chat.screen.transcript.reveal("1-0")
+        await chat.sees("user 0 of conversation 1")
+        assert len(chat.texts) == 200
+        await chat.press("ctrl+end")
+        await chat.sees("assistant 199 of conversation 1")
+        await chat.until(lambda: chat.screen.transcript.following)
+        await chat.ask("one more")
+        assert len(chat.texts) < 60
+        assert chat.texts[-1] == ("assistant", "ok")
+        await chat.screen.transcript.reveal("1-0")
+        await chat.sees("user 0 of conversation 1")
+
+
 async def test_search_opens_the_branch_that_has_the_words(opened: Any, tmp_path: Path) -> None:
     async with opened({"text": "first answer with zanzibar"}, {"text": "second"}, size=(100, 24)) as chat:
         await chat.ask("q")

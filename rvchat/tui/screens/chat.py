@@ -192,6 +192,7 @@ class ChatScreen(Moving):
         self.welcome.display = not branch
         self.transcript.display = bool(branch)
         await self.transcript.show(branch, self._live.now, lambda i: _sibling(conversation, i), fresh=fresh)
+        await self.transcript.prune()
         self.reload_list()
 
     def _change_to(self, conversation: Conversation) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from textual.screen import Screen
@@ -93,13 +92,10 @@ class ListActs:
             store.restore(conversation_id)
             self._chat.tell(f"“{store.summary(conversation_id).name}” is back.")
             return
-        self.restore_one(lambda _: None)
+        self._restore_one(store)
 
-    def restore_one(self, then: Callable[[str], None]) -> None:
+    def _restore_one(self, store: Store) -> None:
         """Lets the user choose among what was deleted earlier."""
-        store = self._chat.store
-        if store is None:
-            return
         deleted = store.list(deleted=True, limit=200)
         if not deleted:
             self._chat.tell("Nothing has been deleted.")
@@ -110,7 +106,6 @@ class ListActs:
                 store.restore(conversation_id)
                 self._chat.tell("It is back.")
                 self._chat.reload_list()
-                then(conversation_id)
 
         rows = [Row(summary.name, summary.id) for summary in deleted]
         self._screen.app.push_screen(Pick("Bring back which conversation?", rows), picked)

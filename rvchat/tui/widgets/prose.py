@@ -72,7 +72,7 @@ class Prose(Widget):
         "prose--heading-1", "prose--heading-2", "prose--heading-3", "prose--bullet", "prose--bar", "prose--rule",
         "prose--table-head", "prose--fence-head", "prose--copy", "prose--code", "prose--code-comment",
         "prose--code-keyword", "prose--code-constant", "prose--code-builtin", "prose--code-definition",
-        "prose--code-string", "prose--code-number", "prose--code-removed", "prose--found",
+        "prose--code-string", "prose--code-number", "prose--code-removed",
     }  # fmt: skip
 
     class CopyCode(Message):
