@@ -91,8 +91,10 @@ def test_a_piece_of_a_prompt_copies_no_table(name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("form", ["int4", "int8", "float32"])
-@pytest.mark.parametrize("name", EVERY_MODEL)
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [(name, "int4") for name in EVERY_MODEL] + [(name, form) for name in PATTERNS for form in ("int8", "float32")],
+)
 def test_every_program_of_every_model_and_form(name: str, form: str) -> None:
     config = config_of(name)
     programs = Programs(config, form)
