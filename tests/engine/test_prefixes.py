@@ -81,8 +81,8 @@ def test_a_kept_page_stays_kept_when_somebody_passes_through_it() -> None:
     kept = path_of(tree, [(1,)], 1)
     leave(tree, kept)
     tree.use(kept[0], "sliding")
-    leave(tree, path_of(tree, [(2,)], 2), keep=False)
     tree.leave(kept[0], "sliding", keep=False)
+    leave(tree, path_of(tree, [(2,)], 2), keep=False)
     assert tree.give_up("sliding") == {"sliding": [2]}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rvchat.engine.config import KINDS, ModelConfig
+from rvchat.engine.config import KINDS, Kind, ModelConfig
 from rvchat.engine.engine import Engine
 from rvchat.engine.memory import KVPlan
 from rvchat.types import Request, Sampling, TokenChunk
@@ -112,10 +112,10 @@ def test_turns_read_what_is_new(style: Style, length: int, count: int) -> None:
 def test_windows_where_turns_start_outlast_what_is_only_passed(style: Style, piece: int) -> None:
     """Little room for sliding layers: a window of all but the last turns' starts would be gone if it were not kept."""
     config = replace(e2b(), vocab_size=320)
-    pages = {"full": 200, "sliding": 1 + 6 + 40}
-    engine, table = ledger_engine(config, pages, 256, 32_768, (32, 128, 512))
+    pages: dict[Kind, int] = {"full": 240, "sliding": 1 + 6 + 20}
+    engine, table = ledger_engine(config, pages, 256, 65_536, (32, 128, 512))
     engine._runner.longest_piece = piece  # type: ignore[attr-defined]
-    Chat(engine, style, 256, counted).five_turns_and_two_steps_back(30, 2100)
+    Chat(engine, style, 256, counted).five_turns_and_two_steps_back(30, 3500)
     assert table.given_up > 0
 
 
@@ -173,7 +173,7 @@ def visited(engine: Engine, visits: int, seed: int) -> Iterator[tuple[int, int]]
         yield away, chunks[-1].stats.reused_tokens
 
 
-POOLS_FOR_TEN = {
+POOLS_FOR_TEN: dict[Kind, int] = {
     # 7 whole pages of 256 each, and while one is at work the rest of it.
     "full": 1 + BUDGET * 7 + 1,
     # Two windows and a page each, and while one is at work what reading takes.
