@@ -121,7 +121,7 @@ class Engine:
         sampling = Sampling(temperature=0.0)
         rungs = self._runner.ladder
         for done, rung in enumerate(rungs):
-            length = min(rung, self.max_context - 3)
+            length = max(1, min(rung, self.max_context - 3))
             if done and self._runner.prompt_rung(length) < rung:
                 break
             for turn in range(2):  # the first answer compiles, the second is timed

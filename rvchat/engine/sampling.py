@@ -111,7 +111,8 @@ def _among_all(logits: Array, settings: Settings, key: Array) -> Array:
     k = jnp.where(settings.top_k >= 1, settings.top_k, scores.size)
     scores = jnp.where(order >= _threshold(order, jnp.ones_like(scores), k.astype(jnp.float32)), scores, MASKED)
     probabilities = jax.nn.softmax(scores)
-    keep = order >= _threshold(order, probabilities, settings.top_p)
+    # The likeliest token always stays: of no probability at all, nothing at all is enough.
+    keep = order >= jnp.minimum(_threshold(order, probabilities, settings.top_p), order.max())
     keep &= probabilities >= settings.min_p * probabilities.max()
     scores = jnp.where(keep, scores, MASKED)
     return jnp.where(settings.temperature <= 0.0, logits.argmax(), jax.random.categorical(key, scores))
