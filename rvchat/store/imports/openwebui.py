@@ -167,7 +167,7 @@ def _add(total: float | None, duration: Any) -> float | None:
 
 def _down(found: Mapping[str, Mapping[str, Any]]) -> str | None:
     """The leaf by the last child at each step down from the first root."""
-    at = next((name for name, message in found.items() if message.get("parentId") not in found), None)
+    at = next((name for name, message in found.items() if string(message.get("parentId")) not in found), None)
     seen: set[str] = set()
     while at is not None and at not in seen:
         seen.add(at)
