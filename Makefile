@@ -17,7 +17,7 @@ test: $(VENV)/.dev check
 test-tui: $(VENV)/.dev
 	$(BIN)/python -m pytest -m long tests/tui
 
-# What needs longer (real terminals, kill loops, fuzzing): under an hour.
+# What needs longer: real terminals, kill loops, fuzzing, full-size shapes.
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -m long
 
