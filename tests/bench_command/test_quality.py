@@ -60,8 +60,8 @@ def test_fast_arithmetic_is_not_broken(model: Path) -> None:
 
 
 NOT_REACHED = pytest.mark.xfail(
-    reason="rounding to nearest costs this small model 0.02 nats in INT8, most of it in the embedding's row scales, and "
-    "0.6 in INT4"
+    reason="rounding to nearest costs this small model 0.02 nats in INT8, most by the row scales of its embedding, "
+    "and 0.6 in INT4"
 )
 
 
