@@ -16,7 +16,7 @@ from rvchat.errors import BadInputError
 class Surprised(Protocol):
     """What is asked of an engine: the negative log likelihood of each id after the first, in nats, piece by piece."""
 
-    def surprise(self, ids: Sequence[int]) -> Iterator[npt.NDArray[np.float32]]: ...
+    def nll(self, ids: Sequence[int]) -> Iterator[npt.NDArray[np.float32]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def measure(
     total, done, windows = 0.0, 0, 0
     for start in range(0, len(ids), window):
         windows += 1
-        for piece in engine.surprise([bos_id, *ids[start : start + window]]):
+        for piece in engine.nll([bos_id, *ids[start : start + window]]):
             total += float(piece.sum(dtype=np.float64))
             done += len(piece)
             report(done, total / done)

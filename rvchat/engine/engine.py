@@ -154,7 +154,7 @@ class Engine:
             self._runner.table.release(sequence)
         return out
 
-    def surprise(self, ids: Sequence[int]) -> Iterator[npt.NDArray[np.float32]]:
+    def nll(self, ids: Sequence[int]) -> Iterator[npt.NDArray[np.float32]]:
         """The negative log likelihood of each of `ids` but the first, given those before it, in nats.
 
         One array for each piece that is read; the scores themselves are never kept. Closing the iterator gives the
@@ -163,14 +163,14 @@ class Engine:
         self._check_ids(ids)
         if len(ids) - 1 > self.max_context:
             raise BadInputError(f"{len(ids) - 1:,} tokens are more than the context of {self.max_context:,}")
-        return self._surprise(ids, self._runner.ladder[-1])
+        return self._nll(ids, self._runner.ladder[-1])
 
-    def _surprise(self, ids: Sequence[int], piece: int) -> Iterator[npt.NDArray[np.float32]]:
+    def _nll(self, ids: Sequence[int], piece: int) -> Iterator[npt.NDArray[np.float32]]:
         sequence = PageSequence()
         try:
             for start in range(0, len(ids) - 1, piece):
                 targets = ids[start + 1 : start + 1 + piece]
-                yield self._runner.surprise(sequence, ids[start : start + len(targets)], targets, start)
+                yield self._runner.nll(sequence, ids[start : start + len(targets)], targets, start)
         finally:
             self._runner.table.release(sequence)
 

@@ -93,9 +93,7 @@ def score(
 
 
 @partial(jax.jit, static_argnames=("config",), donate_argnames="pools")
-def surprise(
-    config: ModelConfig, params: Params, pools: KVPages, chunk: Chunk, targets: Array
-) -> tuple[KVPages, Array]:
+def nll(config: ModelConfig, params: Params, pools: KVPages, chunk: Chunk, targets: Array) -> tuple[KVPages, Array]:
     """The negative log likelihood of `targets` int32 [S, C] as the tokens that follow those of the chunk, in nats.
 
     # pools, float32 [S, C]
@@ -108,7 +106,7 @@ def surprise(
         scores = logits(config, params, x)  # [rows, V]
         return jax.nn.logsumexp(scores, axis=-1) - jnp.take_along_axis(scores, wanted[:, None], axis=-1)[:, 0]
 
-    with jax.named_scope("surprise"):
+    with jax.named_scope("nll"):
         pieces = lax.map(piece, (result.x.reshape(-1, rows, result.x.shape[-1]), targets.reshape(-1, rows)))
     return _written(pools, chunk, result), pieces.reshape(targets.shape)
 

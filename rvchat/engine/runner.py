@@ -15,7 +15,7 @@ from rvchat.engine.config import KINDS, Kind, ModelConfig
 from rvchat.engine.pages import SCRATCH, KVPages, PageTable
 from rvchat.engine.pages import Sequence as PageSequence
 from rvchat.engine.params import Params
-from rvchat.engine.programs import MOST_STEPS, Answers, Chunk, Draw, advance, extend, score, surprise
+from rvchat.engine.programs import MOST_STEPS, Answers, Chunk, Draw, advance, extend, nll, score
 
 Array = jax.Array
 
@@ -90,14 +90,14 @@ class Runner:
         self.pools, scores, _ = score(self.config, self.params, self.pools, chunk)
         return np.asarray(scores)[0, : len(ids)]
 
-    def surprise(
+    def nll(
         self, sequence: PageSequence, ids: Sequence[int], targets: Sequence[int], start: int
     ) -> npt.NDArray[np.float32]:
         """The negative log likelihood of targets[i] after ids[i], the first id at position `start`. # [len(ids)]"""
         chunk = self._chunk(sequence, ids, start)
         padded = np.zeros(chunk.tokens.shape, np.int32)
         padded[0, : len(ids)] = targets
-        self.pools, found = surprise(self.config, self.params, self.pools, chunk, jnp.asarray(padded))
+        self.pools, found = nll(self.config, self.params, self.pools, chunk, jnp.asarray(padded))
         return np.asarray(found)[0, : len(ids)]
 
     def hidden(self, sequence: PageSequence, ids: Sequence[int]) -> npt.NDArray[np.float32]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from jax.profiler import ProfileData
 
 CONTAINERS = re.compile(r"^(while|call|conditional|cond|wrapped_while)\b|ThunkExecutor")
-SCOPES = re.compile(r"\b(embed|attention|mlp|per_layer_embedding|head|sample|write_pages|experts|surprise)\b")
+SCOPES = re.compile(r"\b(embed|attention|mlp|per_layer_embedding|head|sample|write_pages|experts|nll)\b")
 # What JAX puts around everything, which says nothing.
 WRAPPERS = re.compile(r"^(jit\(|while$|body$|cond$|closed_call$|branch_\d|platform_index)")
 

@@ -77,7 +77,7 @@ def nll(model: Path, way: str, texts: Iterable[list[int]]) -> dict[str, Any]:
     engine = Engine(config, params, ladder=ladder, max_context=CONTEXT, kv_memory=1 << 29)
     total, tokens = 0.0, 0
     for ids in texts:
-        for piece in engine.surprise([config.bos_id, *ids]):
+        for piece in engine.nll([config.bos_id, *ids]):
             total += float(piece.sum(dtype=float))
             tokens += len(piece)
     return {"tokens": tokens, "nll": total / tokens, "cpu_s": round(time.process_time() - began, 1)}

@@ -24,7 +24,7 @@ def by_hand(engine: Engine, ids: list[int]) -> npt.NDArray[np.float64]:
 
 def test_pieces_add_up_to_what_the_scores_say(engine: Engine) -> None:
     ids = [2, *np.random.default_rng(1).integers(3, 320, CONTEXT).tolist()]
-    found = np.concatenate(list(engine.surprise(ids)))
+    found = np.concatenate(list(engine.nll(ids)))
     assert found.shape == (CONTEXT,)
     assert np.abs(found - by_hand(engine, ids)).max() < 1e-4
 
@@ -43,15 +43,15 @@ def test_every_token_counts_once_in_windows_that_begin_anew(engine: Engine) -> N
 
 def test_more_than_the_context_holds_is_refused(engine: Engine) -> None:
     with pytest.raises(BadInputError, match=rf"{CONTEXT + 1} tokens are more than the context of {CONTEXT}"):
-        next(engine.surprise([2] * (CONTEXT + 2)))
+        next(engine.nll([2] * (CONTEXT + 2)))
     free = engine.kv_capacity
-    next(engine.surprise([2] * (CONTEXT + 1))).sum()
+    next(engine.nll([2] * (CONTEXT + 1))).sum()
     assert engine.kv_capacity == free
 
 
 def test_nothing_to_predict_is_refused() -> None:
     class Never:
-        def surprise(self, ids: Sequence[int]) -> Iterator[npt.NDArray[np.float32]]:
+        def nll(self, ids: Sequence[int]) -> Iterator[npt.NDArray[np.float32]]:
             raise AssertionError("nothing was asked")
 
     with pytest.raises(BadInputError, match="no text"):

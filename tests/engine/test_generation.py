@@ -338,10 +338,10 @@ def test_likelihoods_are_those_of_the_scores(engine: Engine, model: Any) -> None
     ids = (model.ids * 3)[:90]
     scores = engine.logits(ids).astype(np.float64)[:-1]
     expected = np.log(np.exp(scores).sum(-1)) - scores[np.arange(89), ids[1:]]
-    found = list(engine.surprise(ids))
+    found = list(engine.nll(ids))
     assert [len(piece) for piece in found] == [64, 25]
     np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-3)
-    assert list(engine.surprise([5])) == []
+    assert list(engine.nll([5])) == []
 
 
 # --- several at once -------------------------------------------------------------------------------------------------
