@@ -10,6 +10,7 @@ from rvchat.engine.checkpoint import Checkpoint, Tensor
 from rvchat.engine.config import BITS, KINDS, Form, Role, all_weights, layer_weights
 from rvchat.engine.memory import RESERVE, available_bytes, gigabytes
 from rvchat.engine.nibbles import GROUP
+from rvchat.engine.safetensors import FLOATS
 from rvchat.errors import BadInputError, DoesNotFitError
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 Weights = Literal["auto", "int4", "int8", "bf16", "float32"]
 Dtype = Literal["auto", "float32", "bfloat16"]
 Compute = Literal["float32", "bf16"]
-
-PLAIN = ("F32", "F16", "BF16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +78,13 @@ class Storage:
             return "int4"
         if self.exact:
             return "float32"
-        return self.plain if all(t.form in PLAIN for t in tensors) else "int8"
+        return self.plain if all(t.form in FLOATS for t in tensors) else "int8"
 
     def embedding(self, tensor: Tensor) -> Form:
         """The form of the embedding, which is also the head: never below 8 bits."""
         if self.weights in ("float32", "bf16"):
             return self.weights
-        if self.weights == "auto" and (self.exact or (tensor.form in PLAIN and self.plain == "bf16")):
+        if self.weights == "auto" and (self.exact or (tensor.form in FLOATS and self.plain == "bf16")):
             return self.compute
         return "int8"
 
