@@ -192,7 +192,8 @@ class Conversation:
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """The model that is loaded, in words for the screen. `chats` is false for a pretrained model, which continues a
-    plain transcript. `context` is in tokens."""
+    plain transcript. `context` is in tokens. `memory`: bytes of the device's memory that it holds, 0 where there is
+    none to speak of."""
 
     name: str
     weights: str
@@ -201,14 +202,17 @@ class ModelInfo:
     chats: bool
     thinks: bool
     notice: str = ""
+    memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """A stage of loading a model: read, quantise, place, compile. `fraction` is 0 to 1, None where it is not known."""
+    """A stage of loading a model: read, quantise, place, compile. `fraction` is 0 to 1, None where it is not known.
+    `model`: the name that is being loaded."""
 
     stage: str
     fraction: float | None
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +227,11 @@ class LoadFailed:
     message: str
     hint: str
     cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unloaded:
+    """There is no model any more, because the user asked for that; its memory is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +314,7 @@ Event = (
     Loading
     | ModelReady
     | LoadFailed
+    | Unloaded
     | Queued
     | Prefill
     | ReasoningDelta

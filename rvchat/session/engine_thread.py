@@ -12,7 +12,7 @@ from functools import partial
 from rvchat.errors import CancelledError
 from rvchat.session.failures import explain
 from rvchat.session.model import Model, OpenModel
-from rvchat.types import Event, LoadFailed, Loading, ModelReady
+from rvchat.types import Event, LoadFailed, Loading, ModelReady, Unloaded
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +26,11 @@ class _Load:
     cancel: threading.Event = field(default_factory=threading.Event)
 
 
+@dataclass(slots=True)
+class _Unload:
+    done: threading.Event = field(default_factory=threading.Event)
+
+
 class EngineThread:
     """Runs tasks one at a time, in the order they came. A task finds the model that is loaded then in `model`."""
 
@@ -33,10 +38,10 @@ class EngineThread:
         self._open_model = open_model
         self._on_event = on_event
         self._wake = threading.Condition()
-        self._tasks: deque[Task | _Load] = deque()
+        self._tasks: deque[Task | _Load | _Unload] = deque()
         self._idle: deque[IdleTask] = deque()
         self._give_way = threading.Event()
-        self._loading: _Load | None = None
+        self._changing: _Load | _Unload | None = None
         self._closing = False
         self.model: Model | None = None
         self.load_failure = ""
@@ -48,11 +53,11 @@ class EngineThread:
     def coming(self) -> str | None:
         """The model that a task put now would find: its name, None where there will be none."""
         with self._wake:
-            loads = [task.name for task in self._tasks if isinstance(task, _Load)]
-            if loads:
-                return loads[-1]
-            if self._loading is not None:
-                return self._loading.name
+            for task in (*reversed(self._tasks), self._changing):
+                if isinstance(task, _Load):
+                    return task.name
+                if isinstance(task, _Unload):
+                    return None
             return self.model.info.name if self.model is not None else None
 
     def load(self, name: str) -> None:
@@ -61,9 +66,16 @@ class EngineThread:
     def cancel_load(self) -> None:
         """Ends the loading that runs and those that wait."""
         with self._wake:
-            for load in (self._loading, *self._tasks):
+            for load in (self._changing, *self._tasks):
                 if isinstance(load, _Load):
                     load.cancel.set()
+
+    def unload(self) -> threading.Event:
+        """Frees the model, after what was put before. The event is set when that is done, or will not be any more."""
+        unload = _Unload()
+        if not self._put(unload):
+            unload.done.set()
+        return unload.done
 
     def put(self, task: Task) -> None:
         self._put(task)
@@ -79,6 +91,9 @@ class EngineThread:
         self.cancel_load()
         with self._wake:
             self._closing = True
+            for task in self._tasks:
+                if isinstance(task, _Unload):
+                    task.done.set()
             self._tasks.clear()
             self._idle.clear()
             self._give_way.set()
@@ -86,12 +101,15 @@ class EngineThread:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def _put(self, task: Task | _Load) -> None:
+    def _put(self, task: Task | _Load | _Unload) -> bool:
+        """False where no task is run any more."""
         with self._wake:
-            if not self._closing:
-                self._tasks.append(task)
-                self._give_way.set()
-                self._wake.notify()
+            if self._closing:
+                return False
+            self._tasks.append(task)
+            self._give_way.set()
+            self._wake.notify()
+            return True
 
     def _run(self) -> None:
         while (task := self._next()) is not None:
@@ -100,7 +118,7 @@ class EngineThread:
 
     def _next(self) -> Task | None:
         with self._wake:
-            self._loading = None
+            self._changing = None
             while not (self._closing or self._tasks or self._idle):
                 self._wake.wait()
             if self._closing:
@@ -109,9 +127,9 @@ class EngineThread:
                 self._give_way = threading.Event()
                 return partial(self._idle.popleft(), self._give_way)
             task = self._tasks.popleft()
-            if isinstance(task, _Load):
-                self._loading = task
-                return partial(self._load, task)
+            if isinstance(task, _Load | _Unload):
+                self._changing = task
+                return partial(self._load, task) if isinstance(task, _Load) else partial(self._unload, task)
             return task
 
     def _load(self, load: _Load) -> None:
@@ -120,9 +138,9 @@ class EngineThread:
         def progress(stage: str, fraction: float | None) -> None:
             _check(load)
             self._free()
-            self._on_event(Loading(stage, fraction))
+            self._on_event(Loading(stage, fraction, load.name))
 
-        self._on_event(Loading("open", None))
+        self._on_event(Loading("open", None, load.name))
         try:
             _check(load)
             model = self._open_model(load.name, progress)
@@ -142,6 +160,14 @@ class EngineThread:
         else:
             self.load_failure = ""
             self._on_event(ModelReady(model.info))
+
+    def _unload(self, unload: _Unload) -> None:
+        try:
+            self._free()
+            self.load_failure = ""
+        finally:
+            unload.done.set()
+        self._on_event(Unloaded())
 
     def _free(self) -> None:
         model, self.model = self.model, None

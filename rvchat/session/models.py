@@ -116,6 +116,7 @@ def _real(name: str, path: Path, weights: str, paths: Paths, progress: LoadProgr
         chats=chats,
         thinks=thinks(format),
         notice=" ".join(notices),
+        memory=sum(engine.memory.values()),
     )
     return Model(info, engine, tokenizer, stop_ids(format, tokenizer), stop_texts(format), makes_titles=chats)
 

@@ -85,6 +85,11 @@ class Session:
     def cancel_load(self) -> None:
         self._engine.cancel_load()
 
+    def unload(self) -> threading.Event:
+        """Frees the model once the answers asked for so far are made. The event is set when its memory is free; what is
+        asked after that fails until another model is loaded."""
+        return self._engine.unload()
+
     # --- conversations -----------------------------------------------------------------------------------------
 
     def new(self) -> Conversation:

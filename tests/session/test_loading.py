@@ -6,7 +6,7 @@ import threading
 
 from rvchat.errors import CancelledError, ModelError
 from rvchat.session.model import LoadProgress, Model
-from rvchat.types import Finished, LoadFailed, Loading, ModelReady, TextDelta
+from rvchat.types import Finished, LoadFailed, Loading, ModelReady, TextDelta, Unloaded
 from tests.session.conftest import PATIENCE, Puppet, Stage, Stages
 
 
@@ -119,6 +119,58 @@ def test_a_name_that_stands_for_no_model_leaves_the_one_that_is_there(stages: St
     shelf.puppets[0].say("1", "stop")
     assert stage.session.wait(answer_id, PATIENCE).content == "1"
     assert shelf.log == ["took memory for one"]
+
+
+def test_every_stage_names_the_model_that_is_loaded(stages: Stages) -> None:
+    stage = stages(open_model=Shelf(), load="one")
+    stage.happened.until(lambda e: isinstance(e, ModelReady))
+    assert {event.model for event in stage.happened.of(Loading)} == {"one"}
+
+
+def test_unloading_frees_the_model_and_what_is_asked_then_says_that_there_is_none(stages: Stages) -> None:
+    shelf = Shelf()
+    stage = stages(open_model=shelf, load="one")
+    assert stage.session.unload().wait(PATIENCE)
+    assert shelf.log == ["took memory for one", "closed"]
+    assert stage.session.model is None
+    stage.happened.until(lambda e: isinstance(e, Unloaded))
+    answer = stage.session.wait(stage.session.send("One?"), PATIENCE)
+    assert answer.status == "failed"
+    assert answer.error == "No model is loaded. Choose a model and try again."
+    assert stage.session.conversation.model is None
+    stage.session.load("two")
+    again = stage.session.regenerate()
+    stage.happened.until(lambda e: isinstance(e, ModelReady) and e.model.name == "two")
+    shelf.puppets[1].say("1", "stop")
+    assert stage.session.wait(again, PATIENCE).content == "1"
+
+
+def test_unloading_waits_for_the_answers_asked_for_before(stages: Stages) -> None:
+    shelf = Shelf()
+    stage = stages(open_model=shelf, load="one")
+    first = stage.session.send("One?")
+    stage.happened.until(lambda e: isinstance(e, ModelReady))
+    shelf.puppets[0].say("on")
+    stage.happened.until(lambda e: isinstance(e, TextDelta))
+    gone = stage.session.unload()
+    assert not gone.is_set()
+    assert not shelf.puppets[0].closed
+    shelf.puppets[0].say("e", "stop")
+    assert stage.session.wait(first, PATIENCE).content == "one"
+    assert gone.wait(PATIENCE)
+    assert shelf.puppets[0].closed
+
+
+def test_unloading_what_is_not_there_does_nothing_and_who_waits_for_it_is_not_left_waiting(stages: Stages) -> None:
+    stage = stages(open_model=Shelf(), load=None)
+    assert stage.session.unload().wait(PATIENCE)
+    assert stage.happened.of(LoadFailed) == []
+    stage.session.load("slow")
+    stage.happened.until(lambda e: isinstance(e, Loading) and e.fraction == 0.5)
+    behind = stage.session.unload()
+    assert stage.session.close()
+    assert behind.wait(PATIENCE)
+    assert stage.session.unload().wait(PATIENCE)
 
 
 def test_closing_ends_a_loading(stages: Stages) -> None:
