@@ -13,7 +13,7 @@ from rvchat.config import Paths
 from rvchat.hub import catalogue, pins
 from rvchat.hub.background import Download, State
 from rvchat.hub.place import Place
-from tests.hub.conftest import QUICK, Hub
+from tests.loopback_hub import QUICK, Hub
 
 GGUF = "acme/gemma-small-gguf"
 HALF = 150_000

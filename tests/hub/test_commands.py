@@ -21,7 +21,7 @@ from rvchat.hub.devices import Device, Devices
 from rvchat.hub.machine import Machine
 from rvchat.hub.place import Place
 from rvchat.session.models import model_path
-from tests.hub.conftest import GOLDENS, Hub
+from tests.loopback_hub import GOLDENS, Hub
 
 REPO = "acme/gemma-small"
 GGUF = "acme/gemma-small-gguf"

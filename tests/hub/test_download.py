@@ -17,7 +17,7 @@ from rvchat.errors import CancelledError, ModelError, RvchatError
 from rvchat.hub import pins, resolve
 from rvchat.hub.place import Place
 from rvchat.hub.progress import Progress
-from tests.hub.conftest import Hub
+from tests.loopback_hub import Hub
 
 REPO = "acme/gemma-small"
 GGUF = "acme/gemma-small-gguf"

@@ -16,7 +16,7 @@ import pytest
 from rvchat.errors import ModelError, RvchatError
 from rvchat.hub import disk
 from rvchat.hub.failures import in_words
-from tests.hub.conftest import Hub
+from tests.loopback_hub import Hub
 
 REPO = "acme/gemma-small"
 Pulls = Callable[..., Path]

@@ -22,7 +22,7 @@ from rvchat.hub.catalogue import Entry
 from rvchat.hub.fit import Fit, Sketch, judge
 from rvchat.hub.machine import Machine
 from rvchat.hub.recommend import recommended
-from tests.hub.conftest import GOLDENS
+from tests.loopback_hub import GOLDENS
 
 GB = 10**9
 ROOMY = Machine("cpu", "processor", 1 << 38, 1 << 38)

@@ -20,7 +20,7 @@ from rvchat.hub.local import Installed
 from rvchat.hub.machine import Machine
 from rvchat.hub.place import Place
 from rvchat.hub.progress import Progress
-from tests.hub.conftest import DATA, GOLDENS, Hub, checkpoint
+from tests.loopback_hub import DATA, GOLDENS, Hub, checkpoint
 
 REPO = "acme/gemma-small"
 GGUF = "acme/gemma-small-gguf"

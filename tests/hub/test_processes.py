@@ -19,7 +19,7 @@ from rvchat.engine.safetensors import open_file
 from rvchat.errors import RvchatError
 from rvchat.hub import catalogue, local
 from rvchat.hub.place import Place
-from tests.hub.conftest import GOLDENS, Hub
+from tests.loopback_hub import GOLDENS, Hub
 
 REPO = "acme/gemma-small"
 GGUF = "acme/gemma-small-gguf"
