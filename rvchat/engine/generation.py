@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rvchat.engine.pages import PagesExhaustedError
 from rvchat.engine.pages import Sequence as PageSequence
 from rvchat.engine.programs import Answers, Draw
 from rvchat.engine.runner import Call, Runner
@@ -136,12 +135,12 @@ class Generation:
         while done < len(ids):
             if answer.cancelled:
                 return answer.chunk((), "cancelled"), None
-            piece = ids[done : done + self.runner.prompt_rung(len(ids) - done)]
-            final = done + len(piece) == len(ids)
-            try:
-                draw, token = self.runner.read(answer.sequence, piece, done, draw, final=final)
-            except PagesExhaustedError:
+            most = min(self.runner.prompt_rung(len(ids) - done), len(ids) - done)
+            piece = ids[done : done + self._make_room([(answer.sequence, done)], most)]
+            if not piece:
                 return answer.chunk((), "memory"), None
+            final = done + len(piece) == len(ids)
+            draw, token = self.runner.read(answer.sequence, piece, done, draw, final=final)
             done += len(piece)
             table.wrote(answer.sequence, ids[:done])
             if answer.request.on_prefill is not None:
@@ -159,41 +158,48 @@ class Generation:
             stop_ids[row, : len(answer.request.stop_ids)] = answer.request.stop_ids
         calls: deque[tuple[Call, list[Answer]]] = deque()
         while not all(answer.finished for answer in answers):
-            while len(calls) < CALLS:
-                active = [a for a in answers if a.goes_on and self._has_room(a)]
-                if not active:
-                    break
-                steps = self.runner.steps(min(a.limit - a.issued for a in active))
+            while len(calls) < CALLS and (active := [a for a in answers if a.goes_on]):
+                most = self.runner.steps(min(a.limit - a.issued for a in active))
+                steps = self._make_room([(a.sequence, a.position) for a in active], most)
+                if not steps:
+                    break  # what is under way may end an answer, whose pages then serve the others
                 rows = [(a.sequence, a.position) if a in active else None for a in answers]
                 state, call = self.runner.decode(rows, state, stop_ids, steps)
                 calls.append((call, active))
                 for answer in active:
                     answer.issued += steps
-            if not calls:
-                for answer in (a for a in answers if not a.finished):
-                    yield self._number(answer), answer.chunk((), "cancelled" if answer.cancelled else "memory")
-                return
-            call, active = calls.popleft()
-            made = self.runner.finish(call)
-            for answer in active:
-                tokens = made[answers.index(answer)]
-                if tokens and not answer.finished:
-                    answer.read += [answer.unread, *tokens[:-1]]
-                    answer.unread = tokens[-1]
-                    self.runner.table.wrote(answer.sequence, answer.read)
-                    yield self._number(answer), answer.deliver(tokens)
+            if calls:
+                call, made_for = calls.popleft()
+                made = self.runner.finish(call)
+                for answer in made_for:
+                    tokens = made[answers.index(answer)]
+                    if tokens and not answer.finished:
+                        answer.read += [answer.unread, *tokens[:-1]]
+                        answer.unread = tokens[-1]
+                        self.runner.table.wrote(answer.sequence, answer.read)
+                        yield self._number(answer), answer.deliver(tokens)
+            elif active:
+                self._without_room(active).exhausted = True
             for answer in answers:
                 waits = any(answer in others for _, others in calls)
                 if not answer.finished and not answer.goes_on and not waits:
                     yield self._number(answer), answer.chunk((), "cancelled" if answer.cancelled else "memory")
 
-    def _has_room(self, answer: Answer) -> bool:
-        """Takes the pages for the most steps the next call could make; without them the answer ends."""
-        try:
-            self.runner.make_room(answer.sequence, answer.position, self.runner.steps(answer.limit - answer.issued))
-        except PagesExhaustedError:
-            answer.exhausted = True
-        return not answer.exhausted
+    def _make_room(self, sequences: Sequence[tuple[PageSequence, int]], most: int) -> int:
+        """Takes the pages for new tokens of each sequence from its position on: as many as all have room for, at most
+        `most`. # how many that is"""
+        table = self.runner.table
+        for sequence, position in sequences:
+            table.trim(sequence, position)
+        count = table.room(sequences, most)
+        for sequence, position in sequences:
+            table.extend(sequence, position, position + count)
+        return count
+
+    def _without_room(self, answers: Sequence[Answer]) -> Answer:
+        """The first of them that has no page for its next token once those before it have theirs."""
+        places = [(a.sequence, a.position) for a in answers]
+        return next(a for i, a in enumerate(answers, 1) if not self.runner.table.room(places[:i], 1))
 
     def _number(self, answer: Answer) -> int:
         return self.answers.index(answer)

@@ -116,10 +116,21 @@ class PageTable:
             self._hold(sequence, "sliding", place)
         return sequence, reused
 
+    def room(self, sequences: SequenceOf[tuple[Sequence, int]], most: int) -> int:
+        """How many tokens, at most `most`, all of these sequences can be extended by, each from its position on."""
+
+        def fits(count: int) -> bool:
+            return all(
+                sum(len(self._missing(s, kind, start, start + count)) for s, start in sequences)
+                <= self.free_pages(kind)
+                for kind in KINDS
+            )
+
+        return next((count for count in range(most, 0, -1) if fits(count)), 0)
+
     def extend(self, sequence: Sequence, start: int, stop: int) -> None:
         """Makes room for positions `start` to `stop`. Raises PagesExhaustedError, having taken nothing."""
-        needed = range(start // self.page_size, -(-stop // self.page_size))
-        missing = {kind: [p for p in needed if p not in sequence.pages[kind]] for kind in KINDS}
+        missing = {kind: self._missing(sequence, kind, start, stop) for kind in KINDS}
         if any(len(missing[kind]) > self.free_pages(kind) for kind in KINDS):
             raise PagesExhaustedError
         for kind in KINDS:
@@ -178,6 +189,11 @@ class PageTable:
         window = self.config.sliding.window
         first = 0 if window is None else max(0, position - window + 1) // self.page_size
         return range(first, -(-position // self.page_size))
+
+    def _missing(self, sequence: Sequence, kind: Kind, start: int, stop: int) -> list[int]:
+        """The pages of positions `start` to `stop` that a sequence does not have."""
+        needed = range(start // self.page_size, -(-stop // self.page_size))
+        return [place for place in needed if place not in sequence.pages[kind]]
 
     def _hold(self, sequence: Sequence, kind: Kind, place: int) -> None:
         sequence.pages[kind][place] = self._prefixes.use(sequence.path[place], kind)
