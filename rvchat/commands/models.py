@@ -320,34 +320,10 @@ class Shown:
 
     def progress(self, now: Progress) -> None:
         if sys.stderr.isatty():
-            self.status.show(
-                f"{_STAGES[now.stage]} {now.file} {_how_far(now)}" + (f" ({now.note})" if now.note else "")
-            )
+            self.status.show(f"{now.activity} {now.file} {now.how_far}" + (f" ({now.note})" if now.note else ""))
         elif (said := (now.stage, now.file, now.note)) != self._said and now.stage not in ("linking", "done"):
             self._said = said
-            say(f"{_STAGES[now.stage]} {now.file}".rstrip() + (f": {now.note}" if now.note else ""))
-
-
-_STAGES = {
-    "asking": "Asking the hub",
-    "waiting": "Waiting for another program to fetch",
-    "checking": "Checking",
-    "fetching": "Fetching",
-    "linking": "Keeping",
-    "done": "Done",
-}
-
-
-def _how_far(now: Progress) -> str:
-    if not now.total:
-        return ""
-    parts = [f"{now.done / now.total:.0%} of {_gb(now.total)}"]
-    if now.rate is not None:
-        parts.append(f"{now.rate / 1e6:.1f} MB/s")
-    if now.remaining is not None:
-        minutes, seconds = divmod(round(now.remaining), 60)
-        parts.append(f"{minutes} min left" if minutes else f"{seconds} s left")
-    return ", ".join(parts)
+            say(f"{now.activity} {now.file}".rstrip() + (f": {now.note}" if now.note else ""))
 
 
 def _state(row: Listed) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +10,7 @@ from rvchat.config import Paths
 from rvchat.engine.checkpoint import Checkpoint, open_checkpoint
 from rvchat.engine.config import ModelConfig, parameter_count
 from rvchat.errors import ModelError
-from rvchat.hub import catalogue, fit, local, needed, partials, pins
+from rvchat.hub import catalogue, fit, local, needed, partials
 from rvchat.hub.catalogue import Catalogue, Entry, Licence
 from rvchat.hub.fit import Fit
 from rvchat.hub.local import Installed
@@ -68,32 +67,42 @@ def listing(paths: Paths, machine: Machine, known: Catalogue | None = None, cont
 
 
 def of_installed(model: Installed, machine: Machine, context: int = fit.CONTEXT) -> Listed:
-    entry, problem = model.entry, ""
-    checkpoint: Checkpoint | None = None if entry is None else fit.Sketch.of(entry)
-    try:
-        if checkpoint is None and model.path.exists():  # the starter may not have been put together yet
-            checkpoint = open_checkpoint(model.path)
-    except ModelError as error:
-        problem = str(error)
-    judged = None if checkpoint is None else fit.judge(checkpoint, machine, context)
-    config = None if checkpoint is None else checkpoint.config
+    entry = model.entry
     title = entry.title if entry is not None else ""
-    return Listed(model.name, title, "installed", model.size, False, model.size, entry, model, config, judged, problem)
+    row = Listed(model.name, title, "installed", model.size, False, model.size, entry, model, None, None)
+    if entry is not None and (sketch := fit.Sketch.of(entry)) is not None:
+        return _judged(row, sketch, machine, context)
+    if not model.path.exists():  # the starter has not been put together yet
+        return row
+    return _opened(row, model.path, machine, context)
+
+
+def of_path(path: Path, machine: Machine, context: int = fit.CONTEXT) -> Listed:
+    """A folder or a GGUF file that the user names by its place: it belongs to no list, and is not ours to remove."""
+    files = [path] if path.is_file() else list(path.glob("*.safetensors"))
+    size = sum(file.stat().st_size for file in files)
+    row = Listed(str(path), "", "installed", size, False, size, None, None, None, None)
+    return _opened(row, path, machine, context)
+
+
+def _opened(row: Listed, path: Path, machine: Machine, context: int) -> Listed:
+    try:
+        return _judged(row, open_checkpoint(path), machine, context)
+    except ModelError as error:
+        return replace(row, problem=str(error))
+
+
+def _judged(row: Listed, checkpoint: Checkpoint, machine: Machine, context: int) -> Listed:
+    return replace(row, config=checkpoint.config, fit=fit.judge(checkpoint, machine, context))
 
 
 def of_entry(entry: Entry, paths: Paths, machine: Machine, context: int = fit.CONTEXT) -> Listed:
     sketch = fit.Sketch.of(entry)
     judged = None if sketch is None else fit.judge(sketch, machine, context)
     size, estimated, fetched = fit.file_bytes(entry), True, 0
-    pin = pins.read(paths, entry.repo, entry.revision)
+    pin = needed.pinned(paths, entry.repo, entry.revision, entry.file)
     if pin is not None:
-        try:
-            files: Sequence[pins.RemoteFile] = needed.likely(pin, entry.file)
-        except ModelError as error:
-            return Listed(
-                entry.name, entry.title, "available", size, True, 0, entry, None, entry.config, judged, str(error)
-            )
-        place = Place.of().repository(entry.repo)
+        files, place = needed.likely(pin), Place.of().repository(entry.repo)
         size, estimated = sum(file.size for file in files), False
         fetched = sum(partials.size_here(place, file) for file in files)
     state: State = "partial" if fetched else "available"

@@ -8,7 +8,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from rvchat.engine.memory import gigabytes
+
 Stage = Literal["asking", "waiting", "checking", "fetching", "linking", "done"]
+
+_ACTIVITIES: dict[Stage, str] = {
+    "asking": "Asking the hub",
+    "waiting": "Waiting for another program to fetch",
+    "checking": "Checking",
+    "fetching": "Fetching",
+    "linking": "Keeping",
+    "done": "Done",
+}
 
 # The rate is that of so many seconds.
 RATE_S = 8.0
@@ -32,6 +43,24 @@ class Progress:
     @property
     def fraction(self) -> float | None:
         return min(1.0, self.done / self.total) if self.total else None
+
+    @property
+    def how_far(self) -> str:
+        """In words: "43% of 3.4 GB, 12.3 MB/s, 2 min left"; empty while nothing is known."""
+        if self.fraction is None:
+            return ""
+        parts = [f"{self.fraction:.0%} of {gigabytes(self.total)}"]
+        if self.rate is not None:
+            parts.append(f"{self.rate / 1e6:.1f} MB/s")
+        if self.remaining is not None:
+            minutes, seconds = divmod(round(self.remaining), 60)
+            parts.append(f"{minutes} min left" if minutes else f"{seconds} s left")
+        return ", ".join(parts)
+
+    @property
+    def activity(self) -> str:
+        """The stage in words."""
+        return _ACTIVITIES[self.stage]
 
 
 OnProgress = Callable[[Progress], None]

@@ -90,3 +90,14 @@ def test_a_note_stays_until_something_comes(track: Tracker, clock: Clock, heard:
     clock.now = 1.0
     track.at(1)
     assert heard[-1].note == ""
+
+
+def test_how_far_it_is_in_words() -> None:
+    assert Progress().how_far == ""
+    assert Progress(done=430_000_000, total=1_000_000_000).how_far == "43% of 1.0 GB"
+    assert (
+        Progress("fetching", "a", 10**9, 4 * 10**9, 12_340_000.0, 243.0).how_far
+        == "25% of 4.0 GB, 12.3 MB/s, 4 min left"
+    )
+    assert Progress("fetching", "a", 9, 10, 1e6, 8.4).how_far.endswith("8 s left")
+    assert Progress("checking").activity == "Checking"
