@@ -13,7 +13,7 @@ from rvchat.config import Paths
 from rvchat.engine.checkpoint import open_checkpoint, read_json
 from rvchat.engine.config import ModelConfig
 from rvchat.engine.w4a16 import check_scheme
-from rvchat.errors import CancelledError, ModelError
+from rvchat.errors import CancelledError
 from rvchat.hub import disk, needed, partials, pins, removing
 from rvchat.hub.catalogue import Entry
 from rvchat.hub.fetch import FileFetch, Job
@@ -66,66 +66,69 @@ class Pull:
             raise worded from error
 
     def remove_partials(self) -> int:
-        """Takes away what has been fetched of files that are not whole. Returns the bytes freed."""
-        place, freed = Place.of().repository(self.entry.repo), 0
-        for coming in (False, True):
-            pin = pins.read(self.paths, self.entry.repo, self.entry.revision, coming=coming)
-            freed += sum(partials.remove(place, file) for file in pin.files) if pin is not None else 0
-        return freed
+        """Takes away what has been fetched of files that are not whole, and of a version that was to replace the one
+        that is here, all. Returns the bytes freed."""
+        here, coming = self._pin(), self._pin(coming=True)
+        freed = removing.remove_pin(coming, needed.likely(coming), self.paths, coming=True) if coming is not None else 0
+        return freed + (removing.remove_partials(here, self.paths) if here is not None else 0)
+
+    def _pin(self, *, coming: bool = False) -> Pin | None:
+        return needed.pinned(self.paths, self.entry.repo, self.entry.revision, self.entry.file, coming=coming)
 
     def _run(self, remote: Remote, track: Tracker) -> Path:
         track.begin("asking")
-        here = pins.read(self.paths, self.entry.repo, self.entry.revision)
+        here = self._pin()
         pin = self._pinned(remote, here)
         coming = here is not None and pin.commit != here.commit
         job = Job(remote, pin, self.stop, track, self.patience, lambda: pins.write(self.paths, pin, coming=coming))
         snapshot = job.place.snapshot(pin.commit)
-        small = needed.small(pin, self.entry.file)
-        self._fetch(job, small, needed.likely(pin, self.entry.file))
+        small = needed.small(pin)
+        self._fetch(job, small, needed.likely(pin))
         if small:
             check_config(snapshot)
-        large = needed.large(pin, self.entry.file, snapshot)
+        large = needed.large(pin, snapshot)
         self._fetch(job, large, [*small, *large])
-        path = snapshot if small else snapshot / large[0].name
+        path = snapshot / pin.model
         track.begin("checking", large[0].name)
         open_checkpoint(path)  # what has the right hash may still be no model, or not one that rvchat reads
         _point(job, moved=coming)
         if here is not None and coming:
-            self._replace(job, here)
+            self._replace(here, pin)
         track.begin("done")
         return path
 
     def _pinned(self, remote: Remote, here: Pin | None) -> Pin:
         """What to fetch: the version that is coming already, or the one that is here, or what the hub has now."""
-        repo, revision = self.entry.repo, self.entry.revision
-        pin = pins.read(self.paths, repo, revision, coming=True) or here
+        coming = self._pin(coming=True)
+        pin = coming or here
         if pin is not None and not self.update:
             return pin
-        found = self._patiently(lambda: remote.listing(repo, revision))
+        listed = self._patiently(lambda: remote.listing(self.entry.repo, self.entry.revision))
+        found = replace(listed, model=needed.model(listed, self.entry.file))
+        needed.small(found)  # what is no model is not kept
+        if coming is not None and found.commit == coming.commit:
+            return coming
         if here is not None and found.commit == here.commit:
-            return here
-        if here is not None:  # what has not changed need not be read again
+            found = here
+        elif here is not None:  # what has not changed need not be read again
             same = {file.name for file in found.files if here.file(file.name) == file}
             found.checked.update({name: seen for name, seen in here.checked.items() if name in same})
-        pins.write(self.paths, found, coming=here is not None)
+        if coming is not None:  # it will never be whole
+            pins.forget(self.paths, coming, coming=True)
+        if found is not here:
+            pins.write(self.paths, found, coming=here is not None)
+        if coming is not None:
+            removing.remove_files(coming, needed.likely(coming), self.paths)
         return found
 
-    def _replace(self, job: Job, old: Pin) -> None:
+    def _replace(self, old: Pin, new: Pin) -> None:
         """The version that has come is the one that is here from now on; of the old one nothing is left that another
         does not need."""
-        pins.forget(self.paths, old)
-        pins.write(self.paths, job.pin)
-        if any(pin.repo == old.repo and pin.commit == old.commit for pin in pins.everyone(self.paths)):
-            return
-        try:
-            files = needed.likely(old, self.entry.file)
-        except ModelError:  # it was no model
-            return
-        snapshot = job.place.snapshot(old.commit)
-        removing.remove_copies(snapshot / files[0].name if len(files) == 1 else snapshot, self.paths)
-        removing.remove_files(job.place, old, files)
-        for file in files:
-            partials.remove(job.place, file)
+        if old.model != new.model:
+            pins.forget(self.paths, old)
+        pins.write(self.paths, new)
+        pins.forget(self.paths, new, coming=True)
+        removing.remove_files(old, needed.likely(old), self.paths)
 
     def _fetch(self, job: Job, files: Sequence[RemoteFile], everything: Sequence[RemoteFile]) -> None:
         """Gets and links `files`. There must be room for `everything`, which is what the model is known to need."""

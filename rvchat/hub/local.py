@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,7 +45,9 @@ class Installed:
 
     @property
     def folder(self) -> Path:
-        """Where its files are."""
+        """Where its files are, by their names."""
+        if self.pin is not None and self.pin.model:
+            return self.path.parents[self.pin.model.count("/")]
         return self.path if self.path.is_dir() else self.path.parent
 
 
@@ -66,25 +68,18 @@ def find(name: str, paths: Paths, catalogue: Catalogue) -> Installed | None:
         return None
     of_repo = [m for m in models if m.pin is not None and m.pin.repo == entry.repo]
     asked = [m for m in of_repo if m.pin is not None and entry.revision in (m.pin.asked, m.pin.commit)]
-    fitting = [
-        m for m in asked if not entry.file or (m.path.suffix == ".gguf" and entry.file.lower() in m.path.name.lower())
-    ]
+    fitting = [m for m in asked if not entry.file or (m.pin is not None and entry.file.lower() in m.pin.model.lower())]
     return fitting[0] if len(fitting) == 1 else None
 
 
 def begun(entry: Entry, paths: Paths) -> Installed | None:
     """What is here of a model that is not whole; None where there is nothing."""
-    pin = pins.read(paths, entry.repo, entry.revision)
+    pin = needed.pinned(paths, entry.repo, entry.revision, entry.file)
     if pin is None:
         return None
-    place = Place.of().repository(entry.repo)
-    try:
-        files = tuple(needed.likely(pin, entry.file))
-    except ModelError:
-        files = ()  # it was no model, and something of it may be here all the same
+    place, files = Place.of().repository(entry.repo), tuple(needed.likely(pin))
     size = sum(partials.size_here(place, file) for file in files)
-    snapshot = place.snapshot(pin.commit)
-    path = snapshot / files[0].name if len(files) == 1 else snapshot
+    path = place.snapshot(pin.commit) / pin.model
     return Installed(entry.name, path, size, "hub", entry, files, pin.checked, pin) if size else None
 
 
@@ -93,14 +88,10 @@ def unfinished(paths: Paths, catalogue: Catalogue) -> list[Entry]:
     whole = {model.path for model in _from_hub(paths, catalogue)}
     found = []
     for pin in pins.everyone(paths):
-        place = Place.of().repository(pin.repo)
-        snapshot, ggufs = place.snapshot(pin.commit), needed.ggufs(pin)
-        names = [pin.repo] if snapshot not in whole and pin.file(needed.CONFIG) is not None else []
-        for file in ggufs:
-            if snapshot / file.name not in whole and partials.size_here(place, file):
-                names.append(f"{pin.repo}:{file.name}" if len(ggufs) > 1 else pin.repo)
-        entries = [entry for name in names if (entry := catalogue.find(_revised(name, pin))) is not None]
-        found += [e for e in entries if e not in catalogue.entries and begun(e, paths) is not None]
+        path = Place.of().repository(pin.repo).snapshot(pin.commit) / pin.model
+        entry = None if path in whole else catalogue.find(_revised(_named(pin), pin))
+        if entry is not None and entry not in catalogue.entries and begun(entry, paths) is not None:
+            found.append(entry)
     return found
 
 
@@ -121,7 +112,7 @@ def _starter(paths: Paths) -> Iterator[Installed]:
 
 def _imported(paths: Paths) -> Iterator[Installed]:
     """Models that `rvchat models import` brought: a folder each, with a manifest beside the files."""
-    for file in sorted(paths.models.glob(f"*/{MANIFEST}")):
+    for file in sorted(paths.models.glob(f"[!.]*/{MANIFEST}")):
         folder = file.parent
         try:
             values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
@@ -150,29 +141,29 @@ def remember_checked(model: Installed, paths: Paths) -> None:
 
 def _from_hub(paths: Paths, catalogue: Catalogue) -> Iterator[Installed]:
     place = Place.of()
-    known: set[str] = set()
-    for pin in pins.everyone(paths):
-        known.add(pin.repo)
-        yield from _of_pin(pin, place.repository(pin.repo), catalogue)
+    pinned = list(pins.everyone(paths))
+    known = {(pin.repo, pin.asked, pin.model) for pin in pinned}
     for folder in sorted(place.cache.glob("models--*--*")):
         repo = folder.name.removeprefix("models--").replace("--", "/", 1)
-        found = None if repo in known else adopted(repo, place.repository(repo))
-        if found is not None:
-            yield from _of_pin(found, place.repository(repo), catalogue)
+        pinned += [p for p in adopted(repo, place.repository(repo)) if (p.repo, p.asked, p.model) not in known]
+    for pin in pinned:
+        model = _of_pin(pin, place.repository(pin.repo), catalogue)
+        if model is not None:
+            yield model
 
 
-def adopted(repo: str, place: RepositoryPlace) -> Pin | None:
-    """What another program has fetched, as a pin: the names of the blobs are what the hub said they hash to. None
-    where the cache does not say which commit is meant."""
+def adopted(repo: str, place: RepositoryPlace) -> list[Pin]:
+    """What another program has fetched, as pins: the names of the blobs are what the hub said they hash to. None where
+    the cache does not say which commit is meant."""
     try:
         commit = place.ref(DEFAULT_REVISION).read_text(encoding="utf-8").strip()
     except OSError:
         snapshots = list((place.folder / "snapshots").glob("*"))
         if len(snapshots) != 1:
-            return None
+            return []
         commit = snapshots[0].name
     if not re.fullmatch(r"[0-9a-f]{40}", commit):
-        return None
+        return []
     files = []
     for path in place.snapshot(commit).glob("*"):
         if path.is_symlink() and path.is_file():
@@ -181,37 +172,39 @@ def adopted(repo: str, place: RepositoryPlace) -> Pin | None:
                 files.append(RemoteFile(path.name, path.stat().st_size, blob))
             except ValueError:
                 continue  # not a file of ours, or no hash
-    return Pin(repo, DEFAULT_REVISION, commit, tuple(files))
+    pin = Pin(repo, DEFAULT_REVISION, commit, tuple(files))
+    return [pin, *(replace(pin, model=file.name, checked={}) for file in needed.ggufs(pin))]
 
 
-def _of_pin(pin: Pin, place: RepositoryPlace, catalogue: Catalogue) -> Iterator[Installed]:
-    """The models that a repository's snapshot has whole: one in safetensors, and each GGUF file."""
+def _of_pin(pin: Pin, place: RepositoryPlace, catalogue: Catalogue) -> Installed | None:
+    """A pin's model, where it is whole."""
     snapshot = place.snapshot(pin.commit)
-    ggufs = [file for file in needed.ggufs(pin) if _is_whole(snapshot, file) and _is_gemma_gguf(snapshot / file.name)]
-    for file in ggufs:
-        entry = _entry(catalogue, pin, file)
-        name = entry.name if entry else f"{pin.repo}:{file.name}" if len(needed.ggufs(pin)) > 1 else pin.repo
-        yield Installed(_revised(name, pin), snapshot / file.name, file.size, "hub", entry, (file,), pin.checked, pin)
-    if not _is_gemma(snapshot / needed.CONFIG):
-        return
     try:
-        files = (*needed.small(pin, ""), *needed.large(pin, "", snapshot))
+        files = (*needed.small(pin), *needed.large(pin, snapshot))
     except ModelError:
-        return  # parts of it are missing
-    if all(_is_whole(snapshot, file) for file in files):
-        entry = _entry(catalogue, pin, None)
-        name = _revised(entry.name if entry else pin.repo, pin)
-        yield Installed(name, snapshot, sum(file.size for file in files), "hub", entry, files, pin.checked, pin)
+        return None  # parts of it are missing
+    if not all(_is_whole(snapshot, file) for file in files):
+        return None
+    if not (_is_gemma_gguf(snapshot / pin.model) if pin.model else _is_gemma(snapshot / needed.CONFIG)):
+        return None
+    entry, size = _entry(catalogue, pin), sum(file.size for file in files)
+    name = _revised(entry.name if entry else _named(pin), pin)
+    return Installed(name, snapshot / pin.model, size, "hub", entry, files, pin.checked, pin)
+
+
+def _named(pin: Pin) -> str:
+    """What `pull` takes for a model that the catalogue does not have."""
+    return pin.repo if needed.means(pin, "") else f"{pin.repo}:{pin.model}"
 
 
 def _revised(name: str, pin: Pin) -> str:
     return name if pin.asked == DEFAULT_REVISION else f"{name}@{pin.asked}"
 
 
-def _entry(catalogue: Catalogue, pin: Pin, file: RemoteFile | None) -> Entry | None:
+def _entry(catalogue: Catalogue, pin: Pin) -> Entry | None:
     for entry in catalogue.entries:
-        is_file = (entry.format == "q4_0") == (file is not None) or not entry.format
-        if entry.repo == pin.repo and is_file and (file is None or entry.file.lower() in file.name.lower()):
+        is_file = (entry.format == "q4_0") == bool(pin.model) or not entry.format
+        if entry.repo == pin.repo and is_file and entry.file.lower() in pin.model.lower():
             return entry
     return None
 

@@ -7,7 +7,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from rvchat.config import Paths
 from rvchat.errors import ModelError
+from rvchat.hub import pins
 from rvchat.hub.pins import Pin, RemoteFile
 
 CONFIG, TOKENIZER, INDEX, SINGLE = (
@@ -20,37 +22,71 @@ OPTIONAL = ("generation_config.json", "tokenizer_config.json", "chat_template.ji
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.gguf")
 
 
-def small(pin: Pin, file: str) -> list[RemoteFile]:
+def pinned(paths: Paths, repo: str, asked: str, part: str, *, coming: bool = False) -> Pin | None:
+    """The pin of the model that `part` means; None where it has not been asked for. `coming`: as of `pins.everyone`."""
+    for pin in pins.everyone(paths, coming=coming):
+        if (pin.repo, pin.asked) == (repo, asked) and means(pin, part):
+            return pin
+    return None
+
+
+def means(pin: Pin, part: str) -> bool:
+    """Whether the pin's model is the one that `part` means."""
+    try:
+        return model(pin, part) == pin.model
+    except ModelError:
+        return False
+
+
+def model(pin: Pin, part: str) -> str:
+    """Which of a repository's models is meant, as `Pin.model` has it. `part`: a part of the name of a GGUF file, or
+    nothing. Raises ModelError where none or several have that in their names."""
+    found = ggufs(pin)
+    # A repository may have both; the safetensors are meant unless a file is named.
+    if not part and (not found or pin.file(SINGLE) is not None or pin.file(INDEX) is not None):
+        return ""
+    return gguf(pin, part).name
+
+
+def small(pin: Pin) -> list[RemoteFile]:
     """What is fetched first and says whether the rest is worth fetching. Empty for a GGUF, which has it all in one
-    file. `file`: a part of the name of the GGUF file that is meant."""
-    if _is_gguf(pin, file):
+    file. Raises ModelError for what is no model."""
+    if pin.model:
         return []
     missing = [name for name in (CONFIG, TOKENIZER) if pin.file(name) is None]
     if missing:
         raise ModelError(
             f"{pin.repo} has no {' and no '.join(missing)}", "Name a repository of a Gemma in safetensors or GGUF."
         )
+    if pin.file(INDEX) is None and pin.file(SINGLE) is None:
+        raise _lacking(pin, [SINGLE])
     names = (CONFIG, TOKENIZER, INDEX, *OPTIONAL)
     return [found for name in names if (found := pin.file(name)) is not None]
 
 
-def large(pin: Pin, file: str, snapshot: Path) -> list[RemoteFile]:
-    """The weights: the GGUF file that is meant, or every file that the index in `snapshot` names."""
-    if _is_gguf(pin, file):
-        return [gguf(pin, file)]
-    names = _indexed(snapshot / INDEX) if pin.file(INDEX) is not None else [SINGLE]
+def large(pin: Pin, snapshot: Path) -> list[RemoteFile]:
+    """The weights: the GGUF file, or every file that the index in `snapshot` names. Raises ModelError where one of
+    those is missing."""
+    names = [pin.model or SINGLE]
+    if not pin.model and pin.file(INDEX) is not None:
+        names = _indexed(snapshot / INDEX)
     found = {name: pin.file(name) for name in names}
     missing = [name for name, remote in found.items() if remote is None]
     if missing:
-        raise ModelError(f"{pin.repo} lacks {', '.join(missing)}", "It has no weights that rvchat can read.")
+        raise _lacking(pin, missing)
     return [remote for remote in found.values() if remote is not None]
 
 
-def likely(pin: Pin, file: str) -> list[RemoteFile]:
+def _lacking(pin: Pin, names: Sequence[str]) -> ModelError:
+    return ModelError(f"{pin.repo} lacks {', '.join(names)}", "It has no weights that rvchat can read.")
+
+
+def likely(pin: Pin) -> list[RemoteFile]:
     """All files, as far as can be told before the index has been read that says it."""
-    first = small(pin, file)
-    if not first:
-        return [gguf(pin, file)]
+    if pin.model:
+        return [file for file in pin.files if file.name == pin.model]
+    names = (CONFIG, TOKENIZER, INDEX, *OPTIONAL)
+    first = [found for name in names if (found := pin.file(name)) is not None]
     return [*first, *(f for f in pin.files if f.name.startswith("model") and f.name.endswith(".safetensors"))]
 
 
@@ -69,11 +105,6 @@ def gguf(pin: Pin, part: str) -> RemoteFile:
     raise ModelError(
         f"{pin.repo} has {len(found)} GGUF files{what}: {_names(found)}", f"Say which: {pin.repo}:PART-OF-THE-NAME."
     )
-
-
-def _is_gguf(pin: Pin, part: str) -> bool:
-    """A repository may have both; the safetensors are meant unless a file is named."""
-    return bool(part) or (bool(ggufs(pin)) and pin.file(SINGLE) is None and pin.file(INDEX) is None)
 
 
 def ggufs(pin: Pin) -> list[RemoteFile]:

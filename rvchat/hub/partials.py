@@ -33,6 +33,18 @@ def remove(place: RepositoryPlace, file: RemoteFile) -> int:
         return 0
 
 
+def is_busy(place: RepositoryPlace, file: RemoteFile) -> bool:
+    """Whether someone is fetching the file."""
+    path = place.lock(file.blob)
+    if not path.exists():
+        return False
+    try:
+        with filelock.FileLock(path, mode=0o664).acquire(timeout=0):
+            return False
+    except filelock.Timeout:
+        return True
+
+
 def size_here(place: RepositoryPlace, file: RemoteFile) -> int:
     """Bytes of a file that are here, whole or in part."""
     for path in (place.blob(file.blob), place.partial(file.blob)):

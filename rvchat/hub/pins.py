@@ -1,7 +1,7 @@
-"""What the hub said of a repository when it was first asked: a commit, its files, their sizes and hashes.
+"""What the hub said of a repository when a model of it was first asked for: a commit, its files, sizes and hashes.
 
-Kept in the data folder, one file for each repository and revision: every later start and every resumed download works
-on the same files, whatever has been published since."""
+Kept in the data folder, one file for each model: every later start and every resumed download works on the same files,
+whatever has been published since, and whatever becomes of other models of the same repository."""
 
 from __future__ import annotations
 
@@ -54,39 +54,44 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """`asked`: the branch, tag or commit that was named; `commit`: what it was then. `checked`: of files whose hash has
-    been found right, their size and time of change then."""
+    """`asked`: the branch, tag or commit that was named; `commit`: what it was then. `files`: all of the repository.
+    `checked`: of files whose hash has been found right, their size and time of change then. `model`: the name of the
+    GGUF file that is the model; empty where it is the weights in safetensors."""
 
     repo: str
     asked: str
     commit: str
     files: tuple[RemoteFile, ...]
     checked: dict[str, tuple[int, int]] = field(default_factory=dict)
+    model: str = ""
 
     def __post_init__(self) -> None:
         if not _HASH.fullmatch(self.commit):
             raise ValueError(f"{self.repo} has the commit {self.commit!r}")
+        if self.model and self.file(self.model) is None:
+            raise ValueError(f"{self.repo} has no file {self.model!r}")
 
     def file(self, name: str) -> RemoteFile | None:
         return next((file for file in self.files if file.name == name), None)
 
 
-def file_of(paths: Paths, repo: str, asked: str, *, coming: bool = False) -> Path:
-    place = re.sub(r"[^\w.-]", "--", f"{repo}@{asked}", flags=re.ASCII)
-    return paths.models / "pins" / ("coming" if coming else "") / f"{place}.json"
+def file_of(paths: Paths, repo: str, asked: str, model: str = "", *, coming: bool = False) -> Path:
+    named = f"{repo}@{asked}:{model}" if model else f"{repo}@{asked}"
+    place = re.sub(r"[^\w.-]", "--", named, flags=re.ASCII)
+    return _folder(paths, coming) / f"{place}.json"
 
 
-def read(paths: Paths, repo: str, asked: str, *, coming: bool = False) -> Pin | None:
-    """The pin of a repository; None where it has not been asked for, and for a damaged one: the hub says it again.
-    `coming`: of the version that is to replace the one that is here, and is not whole yet."""
-    return _read(file_of(paths, repo, asked, coming=coming))
-
-
-def everyone(paths: Paths) -> Iterator[Pin]:
-    folder = paths.models / "pins"
+def everyone(paths: Paths, *, coming: bool = False) -> Iterator[Pin]:
+    """All pins but damaged ones: the hub says again what those said. `coming`: of versions that are to replace what is
+    here, and are not whole yet."""
+    folder = _folder(paths, coming)
     for file in sorted(folder.glob("*.json")) if folder.is_dir() else []:
         if (pin := _read(file)) is not None:
             yield pin
+
+
+def _folder(paths: Paths, coming: bool) -> Path:
+    return paths.models / "pins" / ("coming" if coming else "")
 
 
 def _read(file: Path) -> Pin | None:
@@ -98,7 +103,7 @@ def _read(file: Path) -> Pin | None:
 
 def write(paths: Paths, pin: Pin, *, coming: bool = False) -> None:
     """Keeps the pin, in one step. Raises RvchatError when it cannot."""
-    write_json(file_of(paths, pin.repo, pin.asked, coming=coming), asdict(pin))
+    write_json(file_of(paths, pin.repo, pin.asked, pin.model, coming=coming), asdict(pin))
 
 
 def write_json(file: Path, value: object) -> None:
@@ -117,12 +122,11 @@ def write_json(file: Path, value: object) -> None:
         raise RvchatError(f"{file} cannot be written: {error.strerror}") from error
 
 
-def forget(paths: Paths, pin: Pin) -> None:
-    for coming in (False, True):
-        file_of(paths, pin.repo, pin.asked, coming=coming).unlink(missing_ok=True)
+def forget(paths: Paths, pin: Pin, *, coming: bool = False) -> None:
+    file_of(paths, pin.repo, pin.asked, pin.model, coming=coming).unlink(missing_ok=True)
 
 
 def _pin(values: dict[str, Any]) -> Pin:
     files = tuple(RemoteFile(**file) for file in values["files"])
     checked = {str(name): (int(size), int(time)) for name, (size, time) in values["checked"].items()}
-    return Pin(str(values["repo"]), str(values["asked"]), values["commit"], files, checked)
+    return Pin(str(values["repo"]), str(values["asked"]), values["commit"], files, checked, str(values["model"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
 from rvchat.config import Paths
@@ -20,33 +20,49 @@ QUANTISED = "quantised"
 
 
 def remove(model: Installed, paths: Paths) -> int:
-    """Takes a model away. Returns the bytes freed. What other models of the same repository need stays."""
-    freed = remove_copies(model.path, paths)
+    """Takes a model away. Returns the bytes freed. What other models of the same repository need stays. Raises
+    RvchatError for one that is being fetched, and where the disk refuses."""
     if model.pin is None:
-        return freed + _remove_folder(model.folder)
+        return remove_copies(model.path, paths) + _remove_folder(model.folder)
     place = Place.of().repository(model.pin.repo)
-    snapshot = place.snapshot(model.pin.commit)
-    others = {file.name for file in needed.ggufs(model.pin) if (snapshot / file.name).exists()} - {model.path.name}
-    coming = pins.read(paths, model.pin.repo, model.pin.asked, coming=True)
+    coming = needed.pinned(paths, model.pin.repo, model.pin.asked, model.pin.model, coming=True)
     with _disk(place.cache):
-        freed += sum(
-            partials.remove(place, file) for pin in (model.pin, coming) if pin is not None for file in pin.files
-        )
-        if others:
-            return freed + remove_files(place, model.pin, model.files)
-        everything = [path for path in snapshot.rglob("*") if path.is_symlink() or path.is_file()]
-        freed += sum(_unlink_linked(path, place) for path in everything)
-        _tidy(place, model.pin)
-        pins.forget(paths, model.pin)
-    return freed
+        everything = [*model.files, *(needed.likely(coming) if coming is not None else ())]
+        if any(partials.is_busy(place, file) for file in everything):
+            raise RvchatError(f"{model.name} is being fetched at this moment", "Stop that first, then remove it.")
+    freed = remove_pin(coming, needed.likely(coming), paths, coming=True) if coming is not None else 0
+    return freed + remove_pin(model.pin, model.files, paths)
 
 
-def remove_files(place: RepositoryPlace, pin: Pin, files: Sequence[RemoteFile]) -> int:
-    """Takes some files of a snapshot out of the cache. Returns the bytes freed."""
-    freed = sum(_unlink_linked(place.snapshot(pin.commit) / file.name, place) for file in files)
-    if not any(place.snapshot(pin.commit).rglob("*")):
-        _tidy(place, pin)
-    return freed
+def remove_pin(pin: Pin, files: Sequence[RemoteFile], paths: Paths, *, coming: bool = False) -> int:
+    """Takes away the pin of what is here, or of what is `coming`, with its `files`. Returns the bytes freed."""
+    pins.forget(paths, pin, coming=coming)
+    try:
+        return remove_files(pin, files, paths)
+    except RvchatError:
+        pins.write(paths, pin, coming=coming)  # what is left can be removed later
+        raise
+
+
+def remove_partials(pin: Pin, paths: Paths) -> int:
+    """Takes away what has been fetched of files that are not whole, and that no other model waits for. Returns the
+    bytes freed."""
+    place = Place.of().repository(pin.repo)
+    kept = _blobs([other for other in _pins_of(pin.repo, paths) if not _is_same_model(other, pin)])
+    with _disk(place.cache):
+        return sum(partials.remove(place, file) for file in needed.likely(pin) if file.blob not in kept)
+
+
+def remove_files(pin: Pin, files: Sequence[RemoteFile], paths: Paths) -> int:
+    """Takes away of a pin that is kept no more those `files` that no other model needs, and the copies that were made
+    of them. Returns the bytes freed."""
+    place = Place.of().repository(pin.repo)
+    with _disk(place.cache):
+        return _remove_files(place, pin, files, _pins_of(pin.repo, paths), paths)
+
+
+def _pins_of(repo: str, paths: Paths) -> list[Pin]:
+    return [pin for coming in (False, True) for pin in pins.everyone(paths, coming=coming) if pin.repo == repo]
 
 
 def remove_copies(path: Path, paths: Paths) -> int:
@@ -56,11 +72,44 @@ def remove_copies(path: Path, paths: Paths) -> int:
     return sum(_unlink(copy) for copy in copies)
 
 
-def _tidy(place: RepositoryPlace, pin: Pin) -> None:
-    """Leaves the cache in order after the last file of a snapshot has gone."""
-    shutil.rmtree(place.snapshot(pin.commit), ignore_errors=True)
+def _remove_files(
+    place: RepositoryPlace, pin: Pin, files: Sequence[RemoteFile], others: Sequence[Pin], paths: Paths
+) -> int:
+    """`others`: the pins of the repository that stay."""
+    snapshot, freed = place.snapshot(pin.commit), 0
+    same = [other for other in others if other.commit == pin.commit]
+    if not any(other.model == pin.model for other in same):
+        freed += remove_copies(snapshot / pin.model if pin.model else snapshot, paths)
+    used = {file.name for other in same for file in needed.likely(other)}
+    kept, soon = _blobs(others), _blobs([other for other in others if _is_same_model(other, pin)])
+    names = [snapshot / file.name for file in files if file.name not in used]
+    if not same and not any((snapshot / file.name).exists() for file in needed.ggufs(pin) if file.name != pin.model):
+        names = [path for path in snapshot.rglob("*") if path.is_symlink() or path.is_file()]
+    freed += sum(_unlink_linked(path, place, soon) for path in names)
+    for file in files:
+        if file.blob not in kept:
+            freed += partials.remove(place, file)
+            freed += 0 if _is_linked(place.blob(file.blob), place) else _unlink(place.blob(file.blob))
+    _tidy(place, pin, others)
+    return freed
+
+
+def _is_same_model(one: Pin, other: Pin) -> bool:
+    return (one.repo, one.asked, one.model) == (other.repo, other.asked, other.model)
+
+
+def _blobs(of: Sequence[Pin]) -> set[str]:
+    return {file.blob for pin in of for file in needed.likely(pin)}
+
+
+def _tidy(place: RepositoryPlace, pin: Pin, others: Sequence[Pin]) -> None:
+    """Leaves the cache in order when the last file of a snapshot has gone."""
+    snapshot = place.snapshot(pin.commit)
+    if any(other.commit == pin.commit for other in others) or any(not p.is_dir() for p in snapshot.rglob("*")):
+        return
+    shutil.rmtree(snapshot, ignore_errors=True)
     snapshots = place.folder / "snapshots"
-    if not snapshots.is_dir() or not any(snapshots.iterdir()):
+    if not others and (not snapshots.is_dir() or not any(snapshots.iterdir())):
         shutil.rmtree(place.folder, ignore_errors=True)
         return
     for ref in (place.folder / "refs").rglob("*"):
@@ -68,15 +117,17 @@ def _tidy(place: RepositoryPlace, pin: Pin) -> None:
             ref.unlink()
 
 
-def _unlink_linked(path: Path, place: RepositoryPlace) -> int:
-    """Removes a name in a snapshot, and the blob it leads to unless another snapshot does too."""
+def _unlink_linked(path: Path, place: RepositoryPlace, kept: Set[str]) -> int:
+    """Removes a name in a snapshot, and the blob it leads to unless another snapshot does too, or it is `kept`."""
     if not path.is_symlink():
         return _unlink(path)
     blob = _target(path)
     path.unlink()
-    if any(other.is_symlink() and _target(other) == blob for other in (place.folder / "snapshots").rglob("*")):
-        return 0
-    return _unlink(blob)
+    return 0 if blob.name in kept or _is_linked(blob, place) else _unlink(blob)
+
+
+def _is_linked(blob: Path, place: RepositoryPlace) -> bool:
+    return any(path.is_symlink() and _target(path) == blob for path in (place.folder / "snapshots").rglob("*"))
 
 
 def _target(link: Path) -> Path:

@@ -14,7 +14,7 @@ import pytest
 
 from rvchat.config import Paths
 from rvchat.errors import CancelledError, ModelError, RvchatError
-from rvchat.hub import pins, resolve
+from rvchat.hub import needed, resolve
 from rvchat.hub.place import Place
 from rvchat.hub.progress import Progress
 from tests.loopback_hub import Hub
@@ -220,7 +220,7 @@ def test_a_revision_that_moves_changes_nothing_before_it_is_asked_for(
     path = pull(REPO, update=True)
     assert_whole(path, new)
     assert path.name == hub.heads[REPO]
-    pin = pins.read(paths, REPO, "main")
+    pin = needed.pinned(paths, REPO, "main", "")
     assert pin is not None
     assert pin.commit == hub.heads[REPO]
     # Of the old one nothing is left but what both have.

@@ -14,7 +14,7 @@ import pytest
 
 from rvchat.config import Paths
 from rvchat.errors import BadInputError, CancelledError, ModelError
-from rvchat.hub import catalogue, importing, local, pins, removing, resolve, starter, verifying
+from rvchat.hub import catalogue, importing, local, needed, pins, removing, resolve, starter, verifying
 from rvchat.hub.listing import listing, of_name
 from rvchat.hub.local import Installed
 from rvchat.hub.machine import Machine
@@ -173,7 +173,7 @@ def test_removing_frees_what_it_says_and_leaves_the_cache_in_order(hub: Hub, pul
     assert set(installed(paths)) == {GGUF}
     assert kept.exists()
     assert not huggingface_hub.scan_cache_dir(cache).warnings
-    assert pins.read(paths, REPO, "main") is None
+    assert needed.pinned(paths, REPO, "main", "") is None
 
 
 def test_removing_one_revision_leaves_what_another_needs(hub: Hub, pull: Pulls, paths: Paths) -> None:
