@@ -17,13 +17,16 @@ from rvchat.hub.patience import Patience
 from rvchat.hub.progress import Progress
 
 State = Literal["ready", "running", "paused", "done", "failed", "cancelled"]
+# What was last asked of it.
+Wish = Literal["run", "pause", "cancel"]
 
 log = logging.getLogger(__name__)
 
 
 class Download:
     """One model on its way here. `on_change` is called from the download's thread whenever `state` or `progress` is
-    another; a screen puts it into its own loop. All methods return at once and may be called from any thread."""
+    another; a screen puts it into its own loop. All methods return at once and may be called from any thread, in any
+    order: what was asked for last is what happens, unless all is there before."""
 
     def __init__(
         self, entry: Entry, paths: Paths, on_change: Callable[[Download], None], patience: Patience | None = None
@@ -35,36 +38,22 @@ class Download:
         self.path: Path | None = None
         self._on_change = on_change
         self._lock = threading.Lock()
+        self._wish: Wish = "pause"
+        self._working = False
         self._thread: threading.Thread | None = None
-        self._give_up = False
         self._pull = Pull(entry, paths, self._heard, patience=patience or Patience())
 
     def start(self) -> None:
-        """Begins, or goes on after a pause or a failure. Nothing where it runs already or is done."""
-        with self._lock:
-            if self.state in ("running", "done"):
-                return
-            previous, self._give_up = self._thread, False
-            self._pull = replace(self._pull, stop=threading.Event())
-            self.state, self.error = "running", None
-            self._thread = threading.Thread(target=self._run, args=(previous,), name="rvchat-download", daemon=True)
-            self._thread.start()
+        """Begins, or goes on after a pause, a failure or giving up. Nothing where it runs already or is done."""
+        self._ask("run")
 
     def pause(self) -> None:
         """Stops within a moment; what has been fetched stays. `state` is "paused" when it has stopped."""
-        self._pull.stop.set()
+        self._ask("pause")
 
     def cancel(self) -> None:
         """Stops, and takes away what is not whole. `state` is "cancelled" when that is done."""
-        with self._lock:
-            self._give_up = True
-            if self.state == "running":
-                self._pull.stop.set()
-                return
-            if self.state == "done":
-                return
-        self._pull.remove_partials()
-        self._become("cancelled")
+        self._ask("cancel")
 
     def wait(self, timeout: float | None = None) -> State:
         """Blocks until it runs no more, or `timeout` seconds."""
@@ -72,27 +61,51 @@ class Download:
             self._thread.join(timeout)
         return self.state
 
-    def _run(self, previous: threading.Thread | None) -> None:
-        if previous is not None:
-            previous.join()
+    def _ask(self, wish: Wish) -> None:
+        with self._lock:
+            if self.state == "done" or (wish == "pause" and (not self._working or self._wish == "cancel")):
+                return
+            self._wish = wish
+            if wish == "run":
+                self.state, self.error = "running", None
+            else:
+                self._pull.stop.set()
+            if not self._working:
+                self._working = True
+                self._thread = threading.Thread(target=self._work, name="rvchat-download", daemon=True)
+                self._thread.start()
+
+    def _work(self) -> None:
+        """Does what is wished, until nothing else was wished in the meantime."""
+        while True:
+            with self._lock:
+                wish = self._wish
+                if wish == "run":
+                    self._pull = replace(self._pull, stop=threading.Event())
+            state = self._do(wish)
+            with self._lock:
+                if state == "done" or (state is not None and (self._wish == wish or self._wish == "pause")):
+                    self.state, self._working = state, False
+                    break
+        self._on_change(self)
+
+    def _do(self, wish: Wish) -> State | None:
+        """The state that it is in then; None where it was stopped before."""
         try:
-            self.path = self._pull.run()
-        except CancelledError:
-            if self._give_up:
+            if wish == "run":
+                self.path = self._pull.run()
+                return "done"
+            if wish == "cancel":
                 self._pull.remove_partials()
-            self._become("cancelled" if self._give_up else "paused")
+                return "cancelled"
+        except CancelledError:
+            return None
         except Exception as error:  # a fault of ours must not leave a download that runs for ever
             log.warning("download of %s", self.entry.repo, exc_info=True)
             worded = RvchatError(f"The download failed: {type(error).__name__}: {error}")
             self.error = error if isinstance(error, RvchatError) else worded
-            self._become("failed")
-        else:
-            self._become("done")
-
-    def _become(self, state: State) -> None:
-        with self._lock:
-            self.state = state
-        self._on_change(self)
+            return "failed"
+        return "paused"
 
     def _heard(self, progress: Progress) -> None:
         self.progress = progress
