@@ -15,7 +15,6 @@ from rvchat.store.export import FORMATS, export
 from rvchat.store.printable import one_line
 from rvchat.tui import editor
 from rvchat.tui.commands import Command, Commands
-from rvchat.tui.installed import free_memory, installed
 from rvchat.tui.screens.conversation import ConversationSettings, Wanted
 from rvchat.tui.screens.help import HelpScreen, commands_of, keys_of
 from rvchat.tui.screens.models import ModelScreen
@@ -51,7 +50,8 @@ class Actions:
             Command("new", "Begin a new conversation", soon(chat.action_new)),
             Command("search", "Search all conversations", self._search),
             Command("list", "Show or hide the conversations", soon(chat.action_sidebar)),
-            Command("model", "Show the models on this machine, load one", self.model, choices=self.models),
+            Command("model", "Show the models, download and load one", self.model, choices=self.models),
+            Command("unload", "Free the memory of the model", soon(self._app.models.unload)),
             Command("system", "Say what the model is told first", self._system),
             Command("params", "Settings of this conversation", soon(self.settings)),
             Command("think", "Thinking before the answer: on or off", self._think, choices=lambda: ["on", "off"]),
@@ -73,32 +73,17 @@ class Actions:
 
     # --- model ---------------------------------------------------------------------------------------------
 
-    def _known(self) -> list[str]:
-        named = (self._app.options.model, self._app.settings.model)
-        return [name for name in named if name is not None and not name.startswith("scripted:")]
-
     def models(self) -> list[str]:
         """Names of the models on this machine."""
-        return [model.name for model in installed(self._app.options.paths, self._known())]
+        return [row.name for row in self._app.models.shelf.installed]
 
     def model(self, name: str = "") -> None:
         """Loads that model, or shows what there is."""
-        session = self._chat.session
-        if session is None:
-            return
         if name:
-            session.load(name)
-            return
-
-        def chosen(name: str | None) -> None:
-            if name is not None:
-                session.load(name)
-
-        models = installed(self._app.options.paths, self._known())
-        loaded = self._chat.state.model
-        self._app.push_screen(
-            ModelScreen(models, loaded=loaded.name if loaded is not None else None, free=free_memory()), chosen
-        )
+            self._app.models.load(name)
+        elif self._chat.session is not None:
+            self._app.push_screen(ModelScreen(self._app.models, lambda: self._chat.state))
+            self._app.run_worker(self._app.models.refresh())
 
     # --- the conversation ----------------------------------------------------------------------------------
 
@@ -249,9 +234,10 @@ class Actions:
             (Prompt, "Writing"),
             (MessageView, "On a message"),
             (Sidebar, "In the list of conversations"),
+            (ModelScreen, "Among the models"),
             (ListOf, "In any list"),
         )
-        here = self._chat.focused
+        here = self._app.focused
         first = [p for p in places if here is not None and any(isinstance(n, p[0]) for n in here.ancestors_with_self)]
         ordered = [*first, *(p for p in places if p not in first)]
         everywhere = [*self._chat.BINDINGS, *self._app.BINDINGS]

@@ -22,7 +22,9 @@ from rvchat.errors import RvchatError
 from rvchat.tui import Options, crash, draft
 from rvchat.tui.actions import Actions
 from rvchat.tui.bridge import Bridge
+from rvchat.tui.models.acts import Models
 from rvchat.tui.screens.chat import ChatScreen
+from rvchat.tui.screens.models import ModelScreen
 from rvchat.tui.screens.moving import NARROW
 from rvchat.tui.themes import THEMES, fitting
 from rvchat.types import Event
@@ -80,6 +82,9 @@ class RvchatApp(App[None]):
         Binding("ctrl+q,ctrl+c", "quit", "Leave", id="app.quit", priority=True),
         Binding("f1", "help", "Help", id="app.help", priority=True),
         Binding("ctrl+o", "models", "Models", id="app.models", priority=True),
+        Binding(
+            "ctrl+l", "next_model", "Take the step with models that is offered", id="app.next_model", priority=True
+        ),
         Binding("ctrl+s", "settings", "Settings of the conversation", id="app.settings"),
         Binding("ctrl+g", "editor", "Write in your editor", id="app.editor", priority=True),
         Binding("ctrl+z", "suspend_process", "To the shell; fg comes back", id="app.suspend", priority=True),
@@ -93,6 +98,7 @@ class RvchatApp(App[None]):
         self.store: Store | None = None
         self.bridge = Bridge(self._deliver)
         self.chat = ChatScreen(self.bridge, self._count, options.paths.data)
+        self.models = Models(self)
         self.actions = Actions(self)
         self.tokenizer: Any = None  # of the model that is loaded
         self.failed = False  # whether it ended by an error of its own, of which `report` is the file, if any
@@ -130,11 +136,13 @@ class RvchatApp(App[None]):
         self.chat.welcome.show(first=first, missing="" if model is not None else self.options.missing)
         for problem in (*self.settings.problems, *([store.problem] if store.problem else [])):
             self.chat.tell(problem, bad=True, more=True)
+        await self.models.find_machine()
         if model is not None:
             session.load(model)
-        self.chat.send_early()
+        self.chat.sending.send_early()
         if (kept := draft.take(self.options.paths.data)) and not self.chat.prompt.text:
             self.chat.prompt.load(kept)
+        await self.models.begin()
 
     def _open(self) -> tuple[Store, Session]:
         from rvchat.session import Session
@@ -165,6 +173,7 @@ class RvchatApp(App[None]):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(done.wait(), _PATIENCE_S)
         self.bridge.detach()
+        await self.models.work.close()
         draft.keep(self.options.paths.data, self.chat.prompt.whole)
         if self.session is not None:
             await asyncio.to_thread(self.session.close)
@@ -181,11 +190,12 @@ class RvchatApp(App[None]):
 
     def _deliver(self, events: list[Event]) -> None:
         self.chat.take(events)
+        self.models.take(events)
 
     # --- settings ------------------------------------------------------------------------------------------
 
-    def save_settings(self, changes: Mapping[str | tuple[str, ...], Any]) -> None:
-        """Writes changes to config.toml and goes on with what then stands there."""
+    def save_settings(self, changes: Mapping[str | tuple[str, ...], Any], *, quiet: bool = False) -> None:
+        """Writes changes to config.toml and goes on with what then stands there; says so unless `quiet`."""
         try:
             settings.write(self.options.paths.config, changes)
         except RvchatError as error:
@@ -193,7 +203,21 @@ class RvchatApp(App[None]):
             return
         self.settings = settings.read(self.options.paths.config)
         self.chat.defaults = self.settings
-        self.chat.tell(f"Saved in {self.options.paths.config}.")
+        if not quiet:
+            self.chat.tell(f"Saved in {self.options.paths.config}.")
+
+    # --- screens -------------------------------------------------------------------------------------------
+
+    def tell(self, text: str, *, bad: bool = False) -> None:
+        """Says something of the models: in the chat, and where the screen of models is open there too."""
+        self.chat.tell(text, bad=bad, more=True)
+        if isinstance(self.screen, ModelScreen):
+            self.screen.tell(text, bad=bad)
+
+    def show_chat(self) -> None:
+        """Closes the screen of models."""
+        if isinstance(self.screen, ModelScreen):
+            self.screen.dismiss(None)
 
     # --- actions -------------------------------------------------------------------------------------------
 
@@ -211,12 +235,16 @@ class RvchatApp(App[None]):
         self.save_settings({"theme": name})
 
     def action_help(self) -> None:
-        if self.screen is self.chat:
+        if self.screen is self.chat or isinstance(self.screen, ModelScreen):
             self.actions.help()
 
     def action_models(self) -> None:
         if self.screen is self.chat:
             self.actions.model()
+
+    def action_next_model(self) -> None:
+        if self.screen is self.chat:
+            self.models.next()
 
     def action_settings(self) -> None:
         if self.screen is self.chat:

@@ -20,6 +20,7 @@ from rvchat.types import (
     Stats,
     TextDelta,
     ToolCalled,
+    Unloaded,
 )
 
 _STAGES = {
@@ -36,6 +37,7 @@ _STAGES = {
 @dataclass(frozen=True, slots=True)
 class State:
     """`activity` is what goes on now, in a word or three. `fraction` of it is done, None where that is not known.
+    `coming` is the model that is being loaded.
 
     `answering` are the answers asked for and not ended, in that order. `stats` are of the answer made last, and `used`
     is how many tokens of the model's window the conversation took then.
@@ -44,6 +46,7 @@ class State:
     model: ModelInfo | None = None
     activity: str = "starting"
     loading: bool = False
+    coming: str = ""
     fraction: float | None = None
     answering: tuple[str, ...] = ()
     stats: Stats | None = None
@@ -53,15 +56,17 @@ class State:
     def busy(self) -> bool:
         return self.loading or bool(self.answering)
 
-    def after(self, event: Event) -> State:
-        """The state once `event` has happened."""
+    def after(self, event: Event, loaded: ModelInfo | None) -> State:
+        """The state once `event` has happened. `loaded`: the model that the session has: one that is being loaded, or
+        was not after all, may have cost the one before."""
         match event:
-            case Loading(stage, fraction):
-                return replace(self, activity=_STAGES.get(stage, stage), loading=True, fraction=fraction)
+            case Loading(stage, fraction, name):
+                activity = _STAGES.get(stage, stage)
+                return replace(self, model=loaded, activity=activity, loading=True, coming=name, fraction=fraction)
             case ModelReady(model):
                 return replace(self, model=model, loading=False)._resting()
-            case LoadFailed():
-                return replace(self, loading=False)._resting()
+            case LoadFailed() | Unloaded():
+                return replace(self, model=loaded, loading=False)._resting()
             case Queued(_, answer):
                 return replace(self, answering=(*self.answering, answer.id))._resting()
             case Prefill(answer_id, done, total):
@@ -80,10 +85,6 @@ class State:
                 return replace(state, stats=answer.stats, used=answer.stats.prompt_tokens + answer.stats.new_tokens)
             case _:
                 return self
-
-    def with_model(self, model: ModelInfo | None) -> State:
-        """The state where that is the model that is loaded: one that failed to load may have cost the one before."""
-        return replace(self, model=model)._resting()
 
     def _at(self, answer_id: str, activity: str, fraction: float | None = None) -> State:
         """An answer is being made; a straggler of one that has ended says nothing."""

@@ -16,7 +16,9 @@ from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
 from rvchat.config import Paths
+from rvchat.hub import starter
 from rvchat.session import Opener
+from rvchat.session.model import OpenModel
 from rvchat.tui import Options
 from rvchat.tui.app import RvchatApp
 
@@ -106,8 +108,13 @@ Opened = Callable[..., Any]
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Opened:
-    """`async with opened({...}, size=(80, 24)) as chat`: the application with a model that gives these answers."""
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
+    """`async with opened({...}, size=(80, 24)) as chat`: the application with a model that gives these answers, and no
+    other than those that a test brings."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    for name in ("HF_HUB_CACHE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(starter, "is_available", lambda paths: False)
 
     @asynccontextmanager
     async def run(
@@ -115,11 +122,12 @@ def opened(tmp_path: Path) -> Opened:
         size: tuple[int, int] = (80, 24),
         model: str | None = None,
         wait: bool = True,
+        open_model: OpenModel | None = None,
         **more: Any,
     ) -> AsyncIterator[Chat]:
         paths = Paths.of(tmp_path / "data", {})
         name = model if model is not None or not answers else script(tmp_path, *answers)
-        app = RvchatApp(Options(paths=paths, open_model=Opener(paths, "auto"), model=name, **more))
+        app = RvchatApp(Options(paths=paths, open_model=open_model or Opener(paths), model=name, **more))
         async with app.run_test(size=size) as pilot:
             chat = Chat(app, pilot)
             if wait and name is not None:

@@ -11,11 +11,10 @@ from textual.widgets import Checkbox, Input, TextArea
 
 from rvchat import settings
 from rvchat.config import Paths
-from rvchat.tui import crash, installed
+from rvchat.tui import crash
 from rvchat.tui.screens.conversation import ConversationSettings
 from rvchat.tui.screens.dialogs import AskLine
 from rvchat.tui.screens.help import HelpScreen, named
-from rvchat.tui.screens.models import ModelScreen
 from rvchat.tui.themes import fitting
 
 
@@ -136,31 +135,6 @@ async def test_conversation_is_written_to_a_file_and_never_over_one(
         text = (tmp_path / "What-is-it-really.md").read_text()
         assert "the **answer** [2J" in text
         assert "\x1b" not in text
-
-
-async def test_models_on_this_machine_are_shown_with_what_fits_and_loaded(
-    opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(installed.starter, "is_available", lambda _: False)
-    monkeypatch.setattr("rvchat.tui.actions.free_memory", lambda: 2_000)
-    folder = Paths.of(tmp_path / "data", {}).models
-    folder.mkdir(parents=True)
-    (folder / "small.gguf").write_bytes(b"x" * 1000)
-    (folder / "large.gguf").write_bytes(b"x" * 3000)
-    (folder / "notes.txt").touch()
-    async with opened({"text": "ok"}) as chat:
-        await chat.press("ctrl+o")
-        await chat.until(lambda: isinstance(chat.app.screen, ModelScreen))
-        await chat.sees("small.gguf")
-        rows = {row.first: row.second for row in chat.app.screen.query_one("ListOf").rows}
-        assert rows["small.gguf"].startswith("1.0 kB · fits")
-        assert rows["large.gguf"].startswith("3.0 kB · needs more memory than is free")
-        assert set(rows) == {"small.gguf", "large.gguf"}
-        await chat.press("enter")
-        await chat.until(lambda: "large.gguf" in chat.notice)  # it is no model
-        # Whether the one before is still there depends on how far loading came; the screen says which.
-        await chat.until(lambda: not chat.screen.state.loading)
-        assert chat.screen.state.model == chat.screen.session.model
 
 
 async def test_help_names_the_keys_of_where_one_is_first(opened: Any) -> None:

@@ -19,8 +19,9 @@ from rich.style import Style
 from textual.widgets import Input, TextArea
 
 from rvchat.config import Paths
+from rvchat.hub import disk
+from rvchat.hub.machine import Machine
 from rvchat.store import Store
-from rvchat.tui import installed
 from rvchat.types import Conversation, Message, Stats, ToolCall
 
 FOLDER = Path(__file__).parent.parent / "data" / "tui"
@@ -139,7 +140,7 @@ async def settings(chat: Any) -> None:
 
 async def models(chat: Any) -> None:
     await chat.press("ctrl+o")
-    await chat.sees("Models on this machine")
+    await chat.sees("To download")
 
 
 async def keys(chat: Any) -> None:
@@ -167,9 +168,9 @@ async def test_screens_look_as_they_did(
     store = Store.open(Paths.of(folder, {}).database)
     store.create(told())
     store.close()
-    found = [installed.Installed("starter", "Gemma 3 270M, not tuned for chat", 253_000_000)]
-    monkeypatch.setattr("rvchat.tui.actions.installed", lambda *_: found)
-    monkeypatch.setattr("rvchat.tui.actions.free_memory", lambda: 8_000_000_000)
+    monkeypatch.setattr(Machine, "host", lambda: Machine("cpu", "processor", 8_000_000_000, 16_000_000_000))
+    monkeypatch.setattr(Machine, "find", Machine.host)
+    monkeypatch.setattr(disk, "free_bytes", lambda folder: 50_000_000_000)
     different: list[str] = []
     async with opened({"text": "ok"}, size=size, conversation="c") as chat:
         for screen in SCREENS:

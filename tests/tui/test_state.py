@@ -26,6 +26,7 @@ from rvchat.types import (
     TextDelta,
     ToolCall,
     ToolCalled,
+    Unloaded,
 )
 
 MODEL = ModelInfo("gemma", "int4", "plain", 8192, False, False)
@@ -33,8 +34,8 @@ ANSWER = Message("a", "q", "assistant", "", 0.0, status="streaming")
 STATS = Stats(prompt_tokens=100, new_tokens=21, ttft_s=0.4, prefill_s=0.3, decode_s=2.0)
 
 
-def after(*events: Event) -> State:
-    return reduce(lambda state, event: state.after(event), events, State())
+def after(*events: Event, loaded: ModelInfo | None = None) -> State:
+    return reduce(lambda state, event: state.after(event, loaded), events, State())
 
 
 @pytest.mark.parametrize(
@@ -58,9 +59,29 @@ def test_activity(events: list[Event], activity: str, busy: bool, fraction: floa
     assert (state.activity, state.busy, state.fraction) == (activity, busy, fraction)
 
 
-def test_a_failed_switch_leaves_the_model_that_was_there() -> None:
-    state = after(ModelReady(MODEL), Loading("read", 0.5), LoadFailed("no", ""))
+def test_a_failed_switch_leaves_the_model_that_the_session_has() -> None:
+    events = (ModelReady(MODEL), Loading("read", 0.5, "other"), LoadFailed("no", ""))
+    state = after(*events, loaded=MODEL)
     assert (state.model, state.activity) == (MODEL, "ready")
+    state = after(*events, loaded=None)
+    assert (state.model, state.activity) == (None, "no model")
+
+
+def test_a_switch_names_what_comes_and_no_longer_what_was_freed_for_it() -> None:
+    state = after(ModelReady(MODEL), Loading("read", 0.5, "other"), loaded=None)
+    assert (state.model, state.coming, state.loading) == (None, "other", True)
+
+
+def test_an_unloaded_model_is_gone() -> None:
+    state = after(ModelReady(MODEL), Unloaded())
+    assert (state.model, state.activity) == (None, "no model")
+
+
+def test_downloads_stand_in_the_line_at_every_width() -> None:
+    line = StatusLine()
+    line.set_reactive(StatusLine.state, after(ModelReady(MODEL)))
+    line.set_reactive(StatusLine.download, "↓ 43%")
+    assert all("↓ 43%" in line.line(width).plain for width in (30, 40, 80, 200))
 
 
 def test_meter_counts_the_tokens_of_prompt_and_answer() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,18 +19,18 @@ from rvchat.errors import RvchatError
 from rvchat.settings import Settings
 from rvchat.store.printable import one_line, printable
 from rvchat.tui import clipboard
-from rvchat.tui.attachments import attach, size_of, with_mentioned
 from rvchat.tui.bridge import Bridge
 from rvchat.tui.commands import Commands
 from rvchat.tui.live import LiveAnswers
 from rvchat.tui.screens.list_acts import ListActs
 from rvchat.tui.screens.message_acts import MessageActs, whole
 from rvchat.tui.screens.moving import Moving
+from rvchat.tui.screens.sending import Sending
 from rvchat.tui.state import State
 from rvchat.tui.widgets.list_of import ListOf
 from rvchat.tui.widgets.message import MessageView
 from rvchat.tui.widgets.notices import Notices
-from rvchat.tui.widgets.prompt import Prompt, Suggestions
+from rvchat.tui.widgets.prompt import Prompt
 from rvchat.tui.widgets.prose import Prose
 from rvchat.tui.widgets.sidebar import Sidebar
 from rvchat.tui.widgets.status import StatusLine
@@ -50,6 +49,7 @@ from rvchat.types import (
     TextDelta,
     Titled,
     ToolCalled,
+    Unloaded,
 )
 
 if TYPE_CHECKING:
@@ -81,19 +81,18 @@ class ChatScreen(Moving):
 
     def __init__(self, bridge: Bridge, count: Callable[[str], int | None], folder: Path) -> None:
         super().__init__()
-        self._count = count
         self.session: Session | None = None
         self.store: Store | None = None
         self.commands = Commands([])
         self.defaults = Settings()
         self.messages = MessageActs(self, self)
         self.list = ListActs(self, self)
+        self.sending = Sending(self, self, count)
         self._bridge = bridge
         self._folder = folder
         self._state = State()
         self._live = LiveAnswers()
         self._drafts: dict[str, str] = {}
-        self._early: list[Prompt.Sent] = []  # what was sent before there was a session
         self._refreshing = self._refresh_again = False
 
     def compose(self) -> ComposeResult:
@@ -114,7 +113,7 @@ class ChatScreen(Moving):
         popup = self.query_one("#popup", ListOf)
         popup.can_focus = popup.display = False
         self.prompt.popup = popup
-        self.prompt.suggest = self._suggest
+        self.prompt.suggest = self.commands.suggest
         self.set_focus(self.prompt)
         self.state = self._state
 
@@ -216,17 +215,15 @@ class ChatScreen(Moving):
     def take(self, events: list[Event]) -> None:
         """A batch of events, in order."""
         began = perf_counter()
-        state = self.state
+        state, loaded = self.state, self.session.model if self.session is not None else None
         grown: set[str] = set()
         for event in events:
-            state = state.after(event)
+            state = state.after(event, loaded)
             self._live.take(event)
             if isinstance(event, TextDelta | ReasoningDelta | ToolCalled):
                 grown.add(event.answer_id)
             else:
                 self._happened(event)
-        if self.session is not None and any(isinstance(event, LoadFailed) for event in events):
-            state = state.with_model(self.session.model)
         self.state = state
         for answer_id in grown:
             if answer_id in self._live and (view := self.transcript.view(answer_id)) is not None:
@@ -245,6 +242,8 @@ class ChatScreen(Moving):
             case LoadFailed(message, hint, cancelled):
                 words = "Loading was stopped." if cancelled else _sentence(message, hint)
                 self.tell(words, bad=not cancelled, more=True)
+            case Unloaded():
+                self.tell("The model is unloaded. Ctrl+O loads one.", more=True)
             case Notice(text):
                 self.tell(text, more=True)
             case _:
@@ -281,61 +280,11 @@ class ChatScreen(Moving):
 
     @on(Prompt.Sent)
     def send(self, event: Prompt.Sent) -> None:
-        if self.session is None:
-            self._early.append(event)
-            self.tell("Still starting: it will be sent in a moment.")
-            return
-        editing = event.editing
-        if editing is None and Commands.is_command(event.text):
-            self._command(event.text)
-            return
-        try:
-            text = with_mentioned(event.text)
-        except RvchatError as error:
-            self.tell(str(error), bad=True)
-            self.prompt.give_back(event.raw)
-            return
-        if editing is None and not self.ask(lambda session: session.send(text)):
-            self.prompt.give_back(event.raw)
-        elif editing is not None and not self.ask(lambda session: session.edit(editing, text)):
-            self.prompt.edit_message(editing, event.raw)
+        self.sending.send(event)
 
     @on(Prompt.Named)
-    async def attach(self, event: Prompt.Named) -> None:
-        """A file that was chosen in the input becomes a mark that says how much it is."""
-
-        async def work() -> None:
-            try:
-                attached = await asyncio.to_thread(attach, Path(event.mention[1:]).expanduser())
-            except RvchatError as error:
-                self.tell(str(error), bad=True)
-                return
-            about = f"{attached.path.name}, {size_of(attached.size)}"
-            count = await asyncio.to_thread(self._count, attached.text)
-            if count is not None:
-                about += f", {count:,} tokens"
-            self.prompt.attach(event.mention, about, attached.as_message())
-
-        self.run_worker(work())
-
-    def send_early(self) -> None:
-        """Sends what the user sent before there was a session."""
-        early, self._early = self._early, []
-        for event in early:
-            self.send(event)
-
-    def _suggest(self, before: str) -> Suggestions | None:
-        return self.commands.suggest(before)
-
-    def _command(self, text: str) -> None:
-        found = self.commands.find(text)
-        if isinstance(found, str):
-            self.tell(found, bad=True)
-            self.prompt.give_back(text)
-        else:
-            self.tell("")
-            command, rest = found
-            command.run(rest)
+    def attach(self, event: Prompt.Named) -> None:
+        self.sending.attach(event.mention)
 
     def ask(self, what: Callable[[Session], object]) -> bool:
         """Asks the session for an answer and says on the screen where it refuses."""

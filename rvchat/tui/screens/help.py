@@ -63,6 +63,11 @@ def keys_of(bindings: Iterable[BindingType], keymap: dict[str, str]) -> list[Lin
     return lines
 
 
+def key_of(bindings: Iterable[BindingType], name: str, keymap: dict[str, str]) -> str:
+    """The first key of the binding `name`, as it is named on a keyboard."""
+    return next(line.typed.split()[0] for line in keys_of(bindings, keymap) if line.name == name)
+
+
 def commands_of(commands: Iterable[Command]) -> list[Line]:
     return [Line(f"/{command.name}", command.help) for command in sorted(commands, key=lambda c: c.name)]
 

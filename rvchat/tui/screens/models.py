@@ -1,61 +1,296 @@
-"""The models on this machine: what there is, what fits, and loading one."""
+"""The models: what there is, what fits, what comes, and what can be done with each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from textual import on
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.screen import ModalScreen
+from textual.containers import Horizontal, VerticalScroll
+from textual.content import Content
+from textual.screen import Screen
+from textual.style import Style
 from textual.widgets import Input, Static
 
+from rvchat.hub.listing import Listed
 from rvchat.tui.attachments import size_of
-from rvchat.tui.installed import Installed
-from rvchat.tui.state import label
+from rvchat.tui.models import words
+from rvchat.tui.models.acts import Models
+from rvchat.tui.models.words import Now
+from rvchat.tui.state import State
 from rvchat.tui.widgets.list_of import ListOf, Row
+from rvchat.tui.widgets.notices import Notices
+from rvchat.tui.widgets.status import StatusLine
+
+ROOMY = 110
+"""From so many columns on the details stand beside the list."""
+
+_HEADINGS = {"installed": "On this machine", "partial": "Not whole yet", "available": "To download"}
 
 
-class ModelScreen(ModalScreen[str | None]):
-    """Lets the user choose a model to load: returns its name or path, None for none. `loaded` is there now."""
+class ModelScreen(Screen[None]):
+    """Shows `models`, and asks them for what the user wants. `state` is that of the chat behind it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Close", id="dialog.cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "back", "Back", id="models.back"),
+        Binding("f", "act('fetch')", "Download, or go on with it", id="models.fetch"),
+        Binding("p", "act('pause')", "Pause the download, or go on", id="models.pause"),
+        Binding("x", "act('end')", "End the download, the loading, the check", id="models.end"),
+        Binding("u", "act('unload')", "Unload", id="models.unload"),
+        Binding("v", "act('verify')", "Check the files", id="models.verify"),
+        Binding("d,delete", "act('remove')", "Delete", id="models.remove"),
+        Binding("i,space,right", "act('details')", "Details", id="models.details"),
+        Binding("left", "list", "Back to the list", id="models.list", show=False),
+        Binding("slash", "search", "Search", id="models.search"),
+    ]
 
-    def __init__(self, models: Sequence[Installed], *, loaded: str | None, free: int | None) -> None:
-        super().__init__(classes="dialog")
-        self._models, self._loaded, self._free = models, loaded, free
+    def __init__(self, models: Models, state: Callable[[], State]) -> None:
+        super().__init__()
+        self._models, self._state = models, state
+        self._shown: dict[str, Listed] = {}
+        self._named: Listed | None = None  # what the search names that is on no list
+        self._at = ""
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="box"):
-            yield Static("Models on this machine", classes="question", markup=False)
-            yield ListOf()
-            memory = f"{size_of(self._free)} of memory is free. " if self._free is not None else ""
-            yield Static(f"{memory}Enter loads; Esc during loading ends it.", classes="hint", markup=False)
-            yield Input(placeholder="or the path of a folder or a .gguf file", id="path")
+        yield Static("", id="title", markup=False)
+        yield Input(placeholder="Search; or owner/name, or the path of a folder or .gguf file", id="search")
+        with Horizontal(id="models"):
+            yield ListOf(id="list", chooses_on_click=False)
+            with VerticalScroll(id="details"):
+                yield Static("", markup=False)
+        yield Notices(id="notice")
+        yield Static("", id="acts", markup=False)
+        yield StatusLine(id="status")
 
     def on_mount(self) -> None:
-        rows = [self._row(model) for model in self._models] or [Row("None yet: name one below")]
-        entries = self.query_one(ListOf)
-        entries.styles.height = min(sum(row.height for row in rows), 12)
-        entries.show(rows)
-        if self._loaded is not None:
-            entries.highlight(self._loaded)
-        (entries if self._models else self.query_one(Input)).focus()
+        self._models.watch(self.show)
+        self.show()
+        self.entries.highlight(self._first())
+        self.entries.focus()
+        self._look()
 
-    def _row(self, model: Installed) -> Row:
-        fits = {True: "fits", False: "needs more memory than is free", None: ""}[model.fits(self._free)]
-        facts = [fact for fact in (size_of(model.size) if model.size is not None else "", fits, model.about) if fact]
-        current = model.name == self._loaded
-        mark = "●" if current else " "
-        return Row(label(model.name, 60), model.name, second=" · ".join(facts), mark=mark, current=current)
+    def on_unmount(self) -> None:
+        self._models.unwatch(self.show)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.set_class(event.size.width >= ROOMY, "-roomy")
+        self.call_after_refresh(self.show)
+
+    @property
+    def entries(self) -> ListOf:
+        return self.query_one(ListOf)
+
+    def tell(self, text: str, *, bad: bool = False, more: bool = False) -> None:
+        """Shows a notice below the list; see Notices."""
+        self.query_one(Notices).tell(text, bad=bad, more=more)
+
+    # --- what is shown -------------------------------------------------------------------------------------
+
+    def show(self) -> None:
+        """Shows everything as it is now."""
+        shelf = self._models.shelf
+        wanted = self.query_one(Input).value.casefold().split()
+        rows = [row for row in shelf.rows if _matches(row, wanted)]
+        if self._named is not None and all(row.name != self._named.name for row in rows):
+            rows.insert(0, self._named)
+        self._shown = {row.name: row for row in rows}
+        self.entries.show(self._rows(rows))
+        memory = shelf.machine.free if shelf.machine is not None else None
+        free = [
+            f"{size_of(count)} of {what} free" for count, what in ((memory, "memory"), (shelf.room, "disk")) if count
+        ]
+        self.query_one("#title", Static).update(Content(" · ".join(["Models", *free])))
+        status = self.query_one(StatusLine)
+        status.state, status.download = self._state(), words.compact(self._models.work)
+        self._look()
+
+    def _rows(self, rows: Sequence[Listed]) -> list[Row]:
+        width = self.entries.size.width
+        names = min(max((len(row.name) for row in rows), default=0), max(width // 2, 20))
+        shown: list[Row] = []
+        heading = ""
+        for row in rows:
+            now = self._models.now(row)
+            above = "Recommended for this machine" if now.recommended else _HEADINGS[row.state]
+            if above != heading:
+                heading = above
+                shown.append(Row(above))
+            shown.append(words.entry(row, now, width, names))
+        return shown or [Row("Nothing found: type owner/name, or a path")]
+
+    def _first(self) -> str:
+        """What is looked at first: what comes, else what is loaded, else what is recommended."""
+        now = {name: self._models.now(row) for name, row in self._shown.items()}
+        coming = [name for name, what in now.items() if what.fetching]
+        loaded = [name for name, what in now.items() if what.loading or what.loaded]
+        best = [name for name, what in now.items() if what.recommended]
+        return next(iter([*coming, *loaded, *best]), "")
+
+    @property
+    def row(self) -> Listed | None:
+        """The highlighted model."""
+        return self._shown.get(self.entries.key or "")
+
+    @on(ListOf.Moved)
+    def _look(self) -> None:
+        """Shows what belongs to the highlighted model."""
+        row, shelf = self.row, self._models.shelf
+        if row is None:
+            self.query_one("#details Static", Static).update("")
+            self.query_one("#acts", Static).update("")
+            return
+        now, best = self._models.now(row), shelf.recommended
+        why = best.reason if now.recommended and best is not None else ""
+        self.query_one("#details Static", Static).update(words.details(row, now, shelf.begun.get(row.name), why))
+        if row.name != self._at:
+            self._at = row.name
+            self.query_one("#details").scroll_home(animate=False)
+        self.query_one("#acts", Static).update(Content(" · ").join(self._buttons(row, now)))
+
+    def _buttons(self, row: Listed, now: Now) -> list[Content]:
+        acts = [*_acts(row, now), ("i", "details", "details"), ("/", "search", "search"), ("Esc", "back", "back")]
+        return [
+            Content.assemble((key, "$text-accent"), f" {about}").stylize(
+                Style.from_meta({"@click": f"screen.click({what!r})"})
+            )
+            for key, about, what in acts
+        ]
+
+    # --- search --------------------------------------------------------------------------------------------
+
+    @on(Input.Changed, "#search")
+    def _typed(self, event: Input.Changed) -> None:
+        self._look_up(event.value.strip())
+        self.show()
+
+    @work(exclusive=True)
+    async def _look_up(self, text: str) -> None:
+        self._named = await self._models.named(text) if text and not text.isspace() else None
+        self.show()
+
+    @on(Input.Submitted, "#search")
+    def action_list(self) -> None:
+        self.remove_class("-details")
+        self.entries.focus()
+
+    def action_search(self) -> None:
+        self.remove_class("-details")
+        self.query_one(Input).focus()
+
+    # --- what the user wants -------------------------------------------------------------------------------
 
     @on(ListOf.Chosen)
-    def chosen(self, event: ListOf.Chosen) -> None:
-        self.dismiss(event.key)
+    def _chosen(self) -> None:
+        row = self.row
+        if row is not None and (what := _main(row, self._models.now(row))):
+            self.action_act(what)
 
-    @on(Input.Submitted)
-    def named(self, event: Input.Submitted) -> None:
-        if event.value.strip():
-            self.dismiss(event.value.strip())
+    def action_click(self, what: str) -> None:
+        """What was clicked below the list."""
+        match what:
+            case "search":
+                self.action_search()
+            case "back":
+                self.action_back()
+            case _:
+                self.action_act(what)
+
+    def action_act(self, what: str) -> None:
+        row = self.row
+        if row is None:
+            return
+        self.tell("")
+        now, models = self._models.now(row), self._models
+        match what:
+            case "details":
+                self._toggle_details()
+            case "load":
+                models.load(row.name)
+            case "unload" if now.loaded:
+                models.unload()
+            case "fetch" if row.entry is not None and not now.fetching:
+                models.fetch(row)
+            case "pause" if now.fetching:
+                models.pause(row)
+            case "pause" if now.download is not None or row.state == "partial":
+                models.fetch(row)
+            case "end" if now.loading:
+                models.stop_loading()
+            case "end" if now.check is not None:
+                models.stop_check(row)
+            case "end" if now.download is not None or row.state == "partial":
+                models.give_up(row)
+            case "verify" if row.state == "installed" and now.check is None:
+                models.verify(row)
+            case "remove":
+                models.remove(row)
+            case _:
+                pass
+
+    def _toggle_details(self) -> None:
+        if self.has_class("-roomy"):
+            details = self.query_one("#details")
+            (self.entries if details.has_focus else details).focus()
+            return
+        if self.has_class("-details"):
+            self.action_list()
+        else:
+            self.add_class("-details")
+            self.query_one("#details").focus()
+
+    def action_back(self) -> None:
+        """Esc: ends a search, closes the details, then leaves."""
+        field = self.query_one(Input)
+        if self.has_class("-details") or self.query_one("#details").has_focus:
+            self.action_list()
+        elif field.value:
+            field.value = ""
+            self.entries.focus()
+        else:
+            self.dismiss(None)
+
+    def on_key(self, event: events.Key) -> None:
+        if event.key == "down" and self.query_one(Input).has_focus:
+            event.stop()
+            self.entries.focus()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return not (action in ("act", "search", "list") and self.query_one(Input).has_focus)
+
+
+def _matches(row: Listed, wanted: Sequence[str]) -> bool:
+    known = row.entry
+    text = " ".join((row.name, row.title, known.repo if known else "", known.format if known else "")).casefold()
+    return all(word in text for word in wanted)
+
+
+def _main(row: Listed, now: Now) -> str:
+    """What Enter does."""
+    if now.loading or now.check is not None:
+        return "details"
+    if now.fetching:
+        return "pause"
+    if now.loaded:
+        return "details"
+    return "load" if row.state == "installed" else "fetch"
+
+
+def _acts(row: Listed, now: Now) -> list[tuple[str, str, str]]:
+    """Key, words and name of what can be done with a model as things are."""
+    if now.loading:
+        return [("x", "stops the loading", "end")]
+    if now.check is not None:
+        return [("x", "stops the check", "end")]
+    if now.fetching:
+        return [("Enter", "pauses", "pause"), ("x", "gives up", "end")]
+    begun = row.state == "partial" or now.download is not None
+    if row.state != "installed":
+        size = f" {words.size(row)}" if row.size else ""
+        if begun:
+            return [("Enter", "goes on", "fetch"), ("x", "gives up", "end")]
+        return [("Enter", f"downloads{size}", "fetch")]
+    own = row.installed is not None
+    acts = [("u", "unloads", "unload")] if now.loaded else [("Enter", "loads", "load")]
+    return [*acts, *([("v", "checks", "verify"), ("d", "deletes", "remove")] if own else [])]

@@ -37,7 +37,8 @@ class Row:
 
 
 class ListOf(ScrollView, can_focus=True):
-    """Rows, of which one is highlighted. Posts `Chosen` for Enter and for a click."""
+    """Rows, of which one is highlighted. Posts `Chosen` for Enter and for a click, and `Moved` when the user has
+    highlighted another. Where a click does not choose, it highlights, and chooses what was highlighted already."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "list--heading",
@@ -68,8 +69,12 @@ class ListOf(ScrollView, can_focus=True):
         def control(self) -> ListOf:
             return self.chooser
 
-    def __init__(self, *, id: str | None = None) -> None:
+    class Moved(Message):
+        """Another entry is highlighted."""
+
+    def __init__(self, *, id: str | None = None, chooses_on_click: bool = True) -> None:
         super().__init__(id=id)
+        self._chooses_on_click = chooses_on_click
         self._rows: Sequence[Row] = ()
         self._lines: list[tuple[int, Literal[0, 1]]] = []  # line on the screen -> row, and which of its lines
         self._entries: list[int] = []  # rows that can be chosen
@@ -106,6 +111,7 @@ class ListOf(ScrollView, can_focus=True):
         if self._entries:
             self._at = max(0, min(self._at + by, len(self._entries) - 1))
             self._reveal()
+            self.post_message(self.Moved())
 
     def action_choose(self) -> None:
         if self.key is not None:
@@ -125,9 +131,12 @@ class ListOf(ScrollView, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         y = event.y + round(self.scroll_y)
         if 0 <= y < len(self._lines) and self._rows[self._lines[y][0]].key:
-            self._at = self._entries.index(self._lines[y][0])
+            before, self._at = self._at, self._entries.index(self._lines[y][0])
             self.refresh()
-            self.action_choose()
+            if self._chooses_on_click or self._at == before:
+                self.action_choose()
+            else:
+                self.post_message(self.Moved())
 
     def render_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width

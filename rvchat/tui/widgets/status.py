@@ -17,6 +17,8 @@ class StatusLine(Static):
     """One line that leaves out what there is no room for, the least important first."""
 
     state: reactive[State] = reactive(State(), layout=False)
+    download: reactive[str] = reactive("", layout=False)
+    """How far downloads are, empty where there are none."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__("", id=id, markup=False)
@@ -32,6 +34,9 @@ class StatusLine(Static):
                 self._spinner.resume()
             else:
                 self._spinner.pause()
+        self._draw()
+
+    def watch_download(self) -> None:
         self._draw()
 
     def on_resize(self) -> None:
@@ -54,7 +59,8 @@ class StatusLine(Static):
         left = [Content.styled(f" {mark} ", "$text-accent" if state.busy else "$text-success"), Content(activity)]
         if len(state.answering) > 1:
             left.append(Content(f" · {len(state.answering) - 1} waiting"))
-        pieces = [self._meter(width), self._speed(), self._first(), self._model()]  # the most important first
+        download = Content.styled(self.download, "$text-accent") if self.download else None
+        pieces = [download, self._meter(width), self._speed(), self._first(), self._model()]  # most important first
         start = Content("").join(left)
         room = width - start.cell_length - 1
         right: list[Content | None] = [None] * len(pieces)
@@ -62,8 +68,8 @@ class StatusLine(Static):
             if piece is not None and piece.cell_length + 3 <= room:
                 right[index] = piece
                 room -= piece.cell_length + 3
-        meter, speed, first, model = right
-        shown = [piece for piece in (model, speed, first, meter) if piece is not None]
+        coming, meter, speed, first, model = right
+        shown = [piece for piece in (coming, model, speed, first, meter) if piece is not None]
         end = Content(" │ ").join(shown) if shown else Content("")
         gap = max(width - start.cell_length - end.cell_length - 1, 1)
         return start + Content(" " * gap) + end

@@ -7,6 +7,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
+from rvchat.tui.models.offer import Offer
 from rvchat.tui.state import State, label
 
 
@@ -18,6 +19,7 @@ class Welcome(VerticalScroll, can_focus=False):
         self._first = False
         self._state = State()
         self._missing = ""
+        self._offer: Offer | None = None
 
     def compose(self) -> ComposeResult:
         yield Static("", markup=False)
@@ -30,11 +32,16 @@ class Welcome(VerticalScroll, can_focus=False):
         if self.is_mounted:
             self.query_one(Static).update(self.content())
 
+    def offer(self, offer: Offer | None) -> None:
+        """Shows what may be done about models next."""
+        self._offer = offer
+        self.show()
+
     def on_mount(self) -> None:
         self.show()
 
     def content(self) -> Content:
-        parts = [Content.styled("rvchat", "bold $text-primary"), self._next_step()]
+        parts = [Content.styled("rvchat", "bold $text-primary"), *self._next_steps()]
         if self._first:
             parts.append(
                 Content(
@@ -51,8 +58,20 @@ class Welcome(VerticalScroll, can_focus=False):
             ("/", "lists commands; F1 helps, Ctrl+P finds, Ctrl+Q leaves"),
         ]
         lines = [Content.styled(f"{key:<10}", "$text-accent") + about for key, about in keys]
-        parts.append(Content("\n").join(lines if self._first else lines[-1:]))
+        if not self._first:
+            lines = lines[-1:]
+        elif self._offer is not None:  # which takes its room
+            lines = [*lines[:2], lines[-1]]
+        parts.append(Content("\n").join(lines))
         return Content("\n\n").join(parts)
+
+    def _next_steps(self) -> list[Content]:
+        if self._offer is None:
+            return [self._next_step()]
+        heading, *lines = self._offer.words
+        offer = Content.styled(heading, "bold $text-accent") + Content("".join(f"\n{line}" for line in lines))
+        without = self._state.model is None and not self._state.loading and self._state.activity != "starting"
+        return [offer] if without else [offer, Content("Meanwhile: ") + self._next_step()]
 
     def _next_step(self) -> Content:
         state = self._state
