@@ -57,14 +57,12 @@ def choose(logits: Array, settings: Settings, seen: Array, keys: Array) -> Array
     logits = lax.cond(
         jnp.all(settings.penalty == 1.0), lambda: logits, lambda: penalised(logits, settings.penalty, seen)
     )
-    greedy = settings.temperature <= 0.0
-    few = jnp.all(greedy | ((settings.top_k >= 1) & (settings.top_k <= CANDIDATES)))
-    chosen: Array = lax.cond(
-        few,
-        lambda: jax.vmap(_among_candidates)(*top(logits), settings, keys),
-        lambda: jax.vmap(_among_all)(logits, settings, keys),
-    )
-    return chosen.astype(jnp.int32)
+    few = (settings.temperature <= 0.0) | ((settings.top_k >= 1) & (settings.top_k <= CANDIDATES))
+    nobody = jnp.zeros(few.shape, jnp.int32)
+    # Each sequence has its own way: of the same key, the other way would make another token.
+    from_few = lax.cond(few.any(), lambda: jax.vmap(_among_candidates)(*top(logits), settings, keys), lambda: nobody)
+    from_all = lax.cond(few.all(), lambda: nobody, lambda: jax.vmap(_among_all)(logits, settings, keys))
+    return jnp.where(few, from_few, from_all)
 
 
 def penalised(logits: Array, penalty: Array, seen: Array) -> Array:
