@@ -106,19 +106,22 @@ class KVPlan:
         window = config.sliding.window or config.context
         # One sequence at work holds its window, a chunk, and at both ends a part of a page.
         working = min(-(-(window + longest_chunk) // page_size) + 2, context_pages)
-        left = budget - (1 + working) * per_page["sliding"] - per_page["full"]
+        fixed = (1 + working) * per_page["sliding"] + per_page["full"]
+        asked = min(most, wanted or page_size)
+        needed = fixed + -(-asked // page_size) * per_page["full"]
         kept = min(KEPT_WINDOWS * (-(-window // page_size) + 1), contexts * context_pages)
         if per_page["sliding"]:
-            kept = min(kept, max(0, left // 4 // per_page["sliding"]))
-        left -= kept * per_page["sliding"]
+            # The context that is asked for comes first.
+            spare = min((budget - fixed) // 4, budget - needed)
+            kept = min(kept, max(0, spare // per_page["sliding"]))
+        left = budget - fixed - kept * per_page["sliding"]
         full = contexts * context_pages
         if per_page["full"]:
             full = min(full, max(0, left // per_page["full"]))
         max_context = min(most, full * page_size)
-        if max_context < min(most, wanted or page_size):
-            needed = budget - left + -(-(wanted or page_size) // page_size) * per_page["full"]
+        if budget < needed:
             raise DoesNotFitError(
-                f"A context of {wanted or page_size:,} tokens needs {gigabytes(needed)} for keys and values, "
+                f"A context of {asked:,} tokens needs {gigabytes(needed)} for keys and values, "
                 f"and {gigabytes(budget)} are allowed",
                 f"Ask for {max_context:,} tokens or fewer, or allow more." if max_context else "Allow more.",
             )
