@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +12,8 @@ import pytest
 
 from rvchat.engine.config import KINDS
 from rvchat.engine.engine import Engine
-from rvchat.engine.memory import KVPlan
 from rvchat.engine.programs import advance, extend
-from rvchat.errors import BadInputError, DoesNotFitError
+from rvchat.errors import BadInputError
 from rvchat.types import Request, Sampling, TokenChunk
 
 GREEDY = Sampling(temperature=0.0)
@@ -90,43 +88,6 @@ def test_the_context_is_filled_exactly(engine: Engine, model: Any, room: int) ->
 def test_as_many_tokens_as_there_is_room_for_is_the_length_asked_for(engine: Engine, model: Any) -> None:
     prompt = (model.ids * 3)[: engine.max_context - 5]
     assert ends_once(list(engine.generate(Request(prompt, GREEDY, max_new_tokens=5)))) == "length"
-
-
-@pytest.fixture(scope="module")
-def narrow(model: Any) -> Engine:
-    """An engine whose pages hold one context and no more."""
-
-    def fits(budget: int) -> bool:
-        with contextlib.suppress(DoesNotFitError):
-            return KVPlan.make(model.config, 4, 4, 64, budget, 96).max_context == 96
-        return False
-
-    return model.engine(kv_memory=next(budget for budget in range(0, 1 << 20, 1024) if fits(budget)))
-
-
-def test_pages_that_run_out_end_an_answer_and_not_its_neighbour(narrow: Engine, model: Any) -> None:
-    assert narrow.kv_capacity == narrow.max_context == 96
-    before = free(narrow)
-    first = narrow.generate(Request(model.ids, GREEDY, max_new_tokens=32))
-    chunks = [next(first)]
-    second = list(narrow.generate(Request(model.ids[::-1], GREEDY)))
-    assert ends_once(second) == "memory"
-    assert 1 <= len(ids_of(second)) < narrow.max_context - len(model.ids)
-    chunks += list(first)
-    assert ids_of(chunks) == model.greedy
-    assert ends_once(chunks) == "length"
-    assert free(narrow) == before
-
-
-def test_old_texts_make_way_for_new_ones(narrow: Engine, model: Any) -> None:
-    """What is kept for texts that may come again is given up when its place is needed, and is then read again."""
-    before = free(narrow)
-    for turn in range(6):
-        other = [(i + 7 * turn) % 300 + 3 for i in model.ids]
-        narrow_ids = ids_of(list(narrow.generate(Request(other, GREEDY, max_new_tokens=20))))
-        assert len(narrow_ids) == 20
-        assert model.continued(narrow) == model.greedy
-        assert free(narrow) == before
 
 
 def test_answers_made_by_turns_are_those_made_alone(engine: Engine, model: Any) -> None:
@@ -342,75 +303,6 @@ def test_likelihoods_are_those_of_the_scores(engine: Engine, model: Any) -> None
     assert [len(piece) for piece in found] == [64, 25]
     np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-3)
     assert list(engine.nll([5])) == []
-
-
-# --- several at once -------------------------------------------------------------------------------------------------
-
-
-def sorted_out(chunks: Iterable[tuple[int, TokenChunk]], count: int) -> list[list[TokenChunk]]:
-    found: list[list[TokenChunk]] = [[] for _ in range(count)]
-    for number, chunk in chunks:
-        found[number].append(chunk)
-    return found
-
-
-def test_answers_made_together_are_those_made_alone(engine: Engine, model: Any) -> None:
-    """Each with its own prompt, sampling, seed, limit and stop ids."""
-    hot = Sampling(temperature=2.5, top_k=0, top_p=1.0, seed=5)
-    requests = [
-        Request(model.ids, GREEDY, max_new_tokens=32),
-        Request(model.ids[:7], hot, max_new_tokens=9),
-        Request(model.ids[::-1], replace(hot, seed=6), max_new_tokens=1),
-        Request(model.ids, GREEDY, max_new_tokens=32, stop_ids=(model.greedy[6],)),
-        Request((model.ids * 3)[:90], GREEDY),
-    ]
-    alone = [list(engine.generate(request)) for request in requests]
-    together = sorted_out(engine.generate_many(requests), len(requests))
-    assert [ids_of(chunks) for chunks in together] == [ids_of(chunks) for chunks in alone]
-    assert [ends_once(chunks) for chunks in together] == ["length", "length", "length", "stop", "context"]
-    assert ids_of(together[0]) == model.greedy
-
-
-def test_alternatives_of_one_prompt(engine: Engine, model: Any) -> None:
-    """Eight answers to the same prompt, which is read once; each is the one that its seed alone gives."""
-    requests = [Request(model.ids, Sampling(temperature=2.0, seed=seed), max_new_tokens=10) for seed in range(8)]
-    alone = [ids_of(list(engine.generate(request))) for request in requests]
-    together = sorted_out(engine.generate_many(requests), 8)
-    assert [ids_of(chunks) for chunks in together] == alone
-    assert len({tuple(ids) for ids in alone}) == 8
-    assert [chunks[-1].stats.reused_tokens for chunks in together] == [36] * 8
-
-
-def test_one_of_several_is_cancelled(engine: Engine, model: Any) -> None:
-    cancel = threading.Event()
-    requests = [
-        Request(model.ids, GREEDY, max_new_tokens=32),
-        Request(model.ids[:11], GREEDY, cancel=cancel),
-    ]
-    found: list[list[TokenChunk]] = [[], []]
-    for number, chunk in engine.generate_many(requests):
-        found[number].append(chunk)
-        if len(ids_of(found[1])) > 1:
-            cancel.set()
-    assert ends_once(found[1]) == "cancelled"
-    assert ids_of(found[0]) == model.greedy
-
-
-def test_several_are_closed_at_once(engine: Engine, model: Any) -> None:
-    before = free(engine)
-    answers = engine.generate_many([Request(model.ids, GREEDY), Request(model.ids[:20], GREEDY)])
-    for _ in range(3):
-        next(answers)
-    assert free(engine) != before
-    answers.close()
-    assert free(engine) == before
-
-
-def test_a_bad_one_among_several(engine: Engine, model: Any) -> None:
-    with pytest.raises(BadInputError, match="Id 320"):
-        engine.generate_many([Request(model.ids, GREEDY), Request([320], GREEDY)])
-    with pytest.raises(BadInputError, match="9"):
-        engine.generate_many([Request(model.ids, GREEDY)] * 9)
 
 
 def test_closing_frees_the_model(model: Any, golden: Callable[[str], Any]) -> None:

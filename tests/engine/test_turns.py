@@ -5,10 +5,13 @@ an empty thought may end the prompt, so that the next one diverges where the las
 from __future__ import annotations
 
 import json
+import os
 import random
-from collections import OrderedDict
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,8 @@ from rvchat.engine.config import KINDS, Kind, ModelConfig
 from rvchat.engine.engine import Engine
 from rvchat.engine.memory import KVPlan
 from rvchat.types import Request, Sampling, TokenChunk
+from tests.bench import engine_soak
+from tests.bench.engine_soak import CONTEXT, PAGE, POOLS, WHOLE, conversations, visits
 
 from .chats import Ids, Style, Turns, WatchedTable, common, fold, watched, with_window
 from .ledger import LedgerRunner, continued, ledger_engine
@@ -133,7 +138,7 @@ def test_two_conversations_keep_their_pages(style: Style) -> None:
 def test_the_conversation_that_was_longest_away_makes_room() -> None:
     engine, table = ledger(wanted=4096)
     sizes = {"first": 1500, "second": 1500, "third": 1800}  # 5, 5 and 7 whole pages, in room for 16
-    texts = {name: conversations(3)[number][:size] for number, (name, size) in enumerate(sizes.items())}
+    texts = {name: text[:size] for text, (name, size) in zip(conversations(), sizes.items(), strict=False)}
 
     def reused(name: str) -> int:
         chunks = list(engine.generate(Request(texts[name], GREEDY, max_new_tokens=4)))
@@ -147,52 +152,26 @@ def test_the_conversation_that_was_longest_away_makes_room() -> None:
 
 # --- a hundred conversations -----------------------------------------------------------------------------------------
 
-LENGTH, BUDGET = 2000, 10
-
-
-def conversations(count: int) -> list[list[int]]:
-    """Texts of as many ids as one conversation has, which differ from the start."""
-    numbers = random.Random(5)
-    return [[2, *(numbers.randrange(110, 310) for _ in range(LENGTH - 1))] for _ in range(count)]
-
-
-def visited(engine: Engine, visits: int, seed: int) -> Iterator[tuple[int, int]]:
-    """One of a hundred conversations at random, some of them oftener than others.
-
-    # how many others were visited since it was last, the tokens that were found
-    """
-    texts, numbers = conversations(100), random.Random(seed)
-    last: OrderedDict[int, None] = OrderedDict()
-    for _ in range(visits):
-        which = min(99, int(numbers.expovariate(1 / 12)))
-        away = list(reversed(last)).index(which) if which in last else 100
-        last[which] = None
-        last.move_to_end(which)
-        chunks = list(engine.generate(Request(texts[which], GREEDY, max_new_tokens=16)))
-        assert chunks[-1].finish == "length"
-        yield away, chunks[-1].stats.reused_tokens
-
-
-POOLS_FOR_TEN: dict[Kind, int] = {
-    # 7 whole pages of 256 each, and while one is at work the rest of it.
-    "full": 1 + BUDGET * 7 + 1,
-    # Two windows and a page each, and while one is at work what reading takes.
-    "sliding": 1 + BUDGET * 3 + 6,
-}
-
-
-def hits_as_predicted(found: list[tuple[int, int]]) -> None:
-    """Least recently used goes first: what was among the last nine is there, what was not among the last ten is not."""
-    assert {reused for away, reused in found if away < BUDGET - 1} == {7 * 256}
-    assert {reused for away, reused in found if away > BUDGET} == {0}
-    assert sum(away < BUDGET - 1 for away, _ in found) > len(found) // 4
-
 
 def test_a_hundred_conversations_in_room_for_ten() -> None:
-    engine, table = ledger_engine(replace(e2b(), vocab_size=320), POOLS_FOR_TEN, 256, 4096, (32, 128, 512))
-    hits_as_predicted(list(visited(engine, 300, 1)))
-    assert len(table.nodes()) < POOLS_FOR_TEN["full"]
+    engine, table = ledger_engine(replace(e2b(), vocab_size=320), POOLS, PAGE, CONTEXT, (32, PAGE))
+    found = list(islice(visits(engine, conversations(), 1), 300))
+    assert [reused for _, reused in found] == [predicted for predicted, _ in found]
+    assert {reused for _, reused in found} == {0, WHOLE * PAGE}
+    assert len(table.nodes()) < POOLS["full"]
     table.check()
+
+
+@pytest.mark.long
+def test_memory_does_not_grow() -> None:
+    """The same visits to a decoder, in a process of its own: what is compiled for tests is slow to run."""
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    script = [sys.executable, engine_soak.__file__, "--visits", "270"]
+    run = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    result = json.loads(run.stdout)
+    assert (result["visits"], result["not_as_predicted"], result["steady"]) == (270, 0, True)
+    assert 60 < result["hits"] < 240
 
 
 def test_hundreds_of_conversations_leave_nothing_behind() -> None:
@@ -208,25 +187,6 @@ def test_hundreds_of_conversations_leave_nothing_behind() -> None:
 
 
 # --- on real decoders ------------------------------------------------------------------------------------------------
-
-
-def resident() -> int:
-    """Bytes of memory this process has."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-
-@pytest.mark.long
-def test_memory_does_not_grow(golden: Callable[[str], Any]) -> None:
-    model = golden("gemma4-e2b")
-    model = replace(model, config=with_window(model.config, 512, 4096))
-    engine = model.engine(page_size=256, ladder=(32, 128, 512), max_context=4096, kv_memory=1 << 27)
-    watched(engine, POOLS_FOR_TEN)
-    engine._runner.longest_piece = 512  # type: ignore[attr-defined]
-    hits_as_predicted(list(visited(engine, 150, 1)))
-    before = resident()
-    hits = list(visited(engine, 450, 2))
-    hits_as_predicted(hits[110:])
-    assert resident() - before < 24 << 20
 
 
 def chat(model: Any, style: Style, window: int, page: int, context: int, ladder: tuple[int, ...]) -> Chat:

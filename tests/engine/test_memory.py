@@ -1,0 +1,481 @@
+"""Where pages, memory and the context end: exactly where arithmetic says, with a reason, and with nothing lost.
+
+What pages do is tried on a device that only writes down what it is given (ledger.py); the same ends on a real decoder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rvchat.engine.abstract import abstract_pools
+from rvchat.engine.config import KINDS, Kind, ModelConfig, kv_bytes, kv_bytes_per_token
+from rvchat.engine.engine import Engine
+from rvchat.engine.memory import KVPlan, gigabytes
+from rvchat.engine.params import bytes_of
+from rvchat.errors import BadInputError, DoesNotFitError
+from rvchat.types import Request, Sampling, TokenChunk
+
+from .chats import SteadyRunner, WatchedTable
+from .ledger import continued, ledger_engine
+
+CONFIGS = Path(__file__).parents[1] / "data" / "engine" / "configs"
+GREEDY = Sampling(temperature=0.0)
+PAGE, CONTEXT = 4, 96
+
+
+def ids_of(chunks: list[TokenChunk]) -> list[int]:
+    return [i for chunk in chunks for i in chunk.ids]
+
+
+def published(name: str) -> ModelConfig:
+    return ModelConfig.from_hf(json.loads((CONFIGS / f"{name}.json").read_text()))
+
+
+def text(length: int, number: int = 0) -> list[int]:
+    """A text that begins as no other number's does."""
+    return [2, *(110 + (number * 41 + i * i) % 200 for i in range(length - 1))]
+
+
+@pytest.fixture(scope="module")
+def small(golden: Callable[[str], Any]) -> ModelConfig:
+    config: ModelConfig = golden("gemma4-e2b").config  # windows of 8
+    return config
+
+
+def on_a_ledger(config: ModelConfig, full: int, sliding: int = 200, steps: int = 5) -> tuple[Engine, WatchedTable]:
+    """With so many pages beside the scratch page, and calls of so many steps."""
+    pages: dict[Kind, int] = {"full": 1 + full, "sliding": 1 + sliding}
+    engine, table = ledger_engine(config, pages, PAGE, CONTEXT, (16,))
+    runner = engine._runner
+    assert isinstance(runner, SteadyRunner)
+    runner.most_steps = steps
+    return engine, table
+
+
+# --- pages run out ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4, 5, 16])
+@pytest.mark.parametrize("prompt", [1, 11, 12, 13])
+def test_an_answer_gets_every_place_there_is(small: ModelConfig, prompt: int, steps: int) -> None:
+    """And one token more, which is not read any more, however many steps a call takes."""
+    engine, table = on_a_ledger(small, full=6, steps=steps)
+    chunks = list(engine.generate(Request(text(prompt), GREEDY)))
+    assert chunks[-1].finish == "memory"
+    assert ids_of(chunks) == continued(text(prompt), 0, 6 * PAGE - prompt + 1)
+    assert chunks[-1].stats.new_tokens == 6 * PAGE - prompt + 1
+    assert table.free_pages("full") == 6
+    just = list(engine.generate(Request(text(prompt), GREEDY, max_new_tokens=6 * PAGE - prompt + 1)))
+    assert (just[-1].finish, ids_of(just)) == ("length", ids_of(chunks))
+
+
+def test_a_stop_id_that_comes_before_the_last_page_is_full_is_why_an_answer_ends(small: ModelConfig) -> None:
+    made = continued(text(12), 0, 13)
+    engine, _ = on_a_ledger(small, full=6, steps=16)
+    last = made[-1]
+    chunks = list(engine.generate(Request(text(12), GREEDY, stop_ids=(last,))))
+    assert (chunks[-1].finish, ids_of(chunks)) == ("stop", made[: made.index(last)])
+
+
+def test_a_prompt_without_room_ends_for_memory_and_the_next_is_answered(small: ModelConfig) -> None:
+    engine, table = on_a_ledger(small, full=10)
+    first = engine.generate(Request(text(20), GREEDY, max_new_tokens=21))
+    chunks = [next(first)]  # 5 pages
+    refused = list(engine.generate(Request(text(21, 1), GREEDY)))
+    assert (refused[-1].finish, ids_of(refused)) == ("memory", [])
+    assert refused[-1].stats.new_tokens == 0
+    fits = list(engine.generate(Request(text(20, 2), GREEDY, max_new_tokens=1)))
+    assert (fits[-1].finish, ids_of(fits)) == ("length", continued(text(20, 2), 0, 1))
+    chunks += list(first)
+    assert (chunks[-1].finish, ids_of(chunks)) == ("length", continued(text(20), 0, 21))
+    assert {kind: table.free_pages(kind) for kind in KINDS} == {"full": 10, "sliding": 200}
+    again = list(engine.generate(Request(text(21, 1), GREEDY, max_new_tokens=5)))
+    assert (again[-1].finish, ids_of(again)) == ("length", continued(text(21, 1), 0, 5))
+
+
+@pytest.mark.parametrize("sliding", [3, 4, 5])
+def test_a_prompt_is_read_in_pieces_that_its_window_leaves_room_for(small: ModelConfig, sliding: int) -> None:
+    """A window of 8 is in three pages at most; the pieces that are read at once may be shorter than usual."""
+    engine, table = on_a_ledger(small, full=24, sliding=sliding)
+    chunks = list(engine.generate(Request(text(60), GREEDY, max_new_tokens=20)))
+    assert (chunks[-1].finish, ids_of(chunks)) == ("length", continued(text(60), 0, 20))
+    table.check()
+
+
+def test_an_answer_that_ends_makes_room_for_its_neighbour(small: ModelConfig) -> None:
+    """One is at its last token when the other needs a page: that one waits for it, and does not end."""
+    engine, _ = on_a_ledger(small, full=6)
+    requests = [
+        Request(text(8), GREEDY, max_new_tokens=4),
+        Request(text(9, 1), GREEDY, max_new_tokens=16),
+    ]
+    found: list[list[TokenChunk]] = [[], []]
+    for number, chunk in engine.generate_many(requests):
+        found[number].append(chunk)
+    assert [chunks[-1].finish for chunks in found] == ["length", "length"]
+    assert [ids_of(chunks) for chunks in found] == [continued(text(8), 0, 4), continued(text(9, 1), 0, 16)]
+
+
+def test_of_several_without_room_one_ends_and_the_others_go_on(small: ModelConfig) -> None:
+    """Each needs a page for its ninth token, and there is none; what one gives back is enough for the others."""
+    engine, table = on_a_ledger(small, full=6)
+    requests = [Request(text(8, number), GREEDY, max_new_tokens=5) for number in range(3)]
+    found: list[list[TokenChunk]] = [[], [], []]
+    for number, chunk in engine.generate_many(requests):
+        found[number].append(chunk)
+    assert [chunks[-1].finish for chunks in found] == ["memory", "length", "length"]
+    assert [len(ids_of(chunks)) for chunks in found] == [1, 5, 5]
+    assert table.free_pages("full") == 6
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    full=st.integers(3, 20),
+    sliding=st.integers(4, 30),
+    steps=st.integers(1, 16),
+    asked=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60), st.integers(0, 3)), min_size=1, max_size=8),
+    alike=st.booleans(),
+)
+def test_answers_end_for_memory_where_a_page_ends(
+    golden: Callable[[str], Any],
+    full: int,
+    sliding: int,
+    steps: int,
+    asked: list[tuple[int, int, int]],
+    alike: bool,
+) -> None:
+    """Whatever is asked at once, of whatever pools: what was made is right, and no place that was there is unused."""
+    engine, table = on_a_ledger(golden("gemma4-e2b").config, full, sliding, steps)
+    requests = [
+        Request(
+            text(prompt, 0 if alike else number),
+            Sampling(temperature=float(seed > 0), seed=seed),
+            max_new_tokens=min(limit, CONTEXT - prompt),
+        )
+        for number, (prompt, limit, seed) in enumerate(asked)
+    ]
+    found: list[list[TokenChunk]] = [[] for _ in requests]
+    for number, chunk in engine.generate_many(requests):
+        found[number].append(chunk)
+    for request, chunks, (_, _, seed) in zip(requests, found, asked, strict=True):
+        made = ids_of(chunks)
+        assert made == continued(request.ids, seed, len(made))
+        if chunks[-1].finish == "memory":
+            read = len(request.ids) + len(made) - 1
+            assert not made or read % PAGE == 0, f"it ended after {read} tokens, in the middle of a page"
+        else:
+            assert (chunks[-1].finish, len(made)) == ("length", request.max_new_tokens)
+    if len(requests) == 1 and sliding >= 4 and found[0][-1].finish == "memory":
+        assert len(requests[0].ids) + len(ids_of(found[0])) == full * PAGE + 1 or not ids_of(found[0])
+    assert not table.sequences
+    assert {kind: table.free_pages(kind) for kind in KINDS} == {"full": full, "sliding": sliding}
+
+
+# --- the context ends ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("context", [93, 95, 96])
+@pytest.mark.parametrize("room", [1, 2, 5, 17])
+def test_the_context_is_filled_to_its_last_token(small: ModelConfig, context: int, room: int) -> None:
+    """Also where it is no whole number of pages. One token less is the length that was asked for."""
+    pages: dict[Kind, int] = {"full": 25, "sliding": 25}
+    engine, _ = ledger_engine(small, pages, PAGE, context, (16,))
+    prompt = text(context - room)
+    for asked, finish in ((None, "context"), (room + 1, "context"), (room, "length"), (room - 1, "length")):
+        chunks = list(engine.generate(Request(prompt, GREEDY, max_new_tokens=asked)))
+        expected = room if asked is None else min(asked, room)
+        assert (chunks[-1].finish, ids_of(chunks)) == (finish, continued(prompt, 0, expected))
+
+
+def test_a_prompt_that_leaves_no_room_is_refused_with_the_figures(small: ModelConfig) -> None:
+    engine, _ = ledger_engine(small, {"full": 25, "sliding": 25}, PAGE, 90, (16,))
+    with pytest.raises(BadInputError, match=r"90 tokens.* holds 90.*Shorten"):
+        engine.generate(Request(text(90), GREEDY))
+    with pytest.raises(BadInputError, match=r"1,234 tokens.* holds 90"):
+        engine.generate_many([Request(text(5), GREEDY), Request(text(1234), GREEDY)])
+    chunks = list(engine.generate(Request(text(89), GREEDY)))
+    assert (chunks[-1].finish, len(ids_of(chunks))) == ("context", 1)
+
+
+# --- how much memory -------------------------------------------------------------------------------------------------
+
+SHAPES = ("gemma-4-31B", "gemma-4-26B-A4B", "gemma-4-E2B", "gemma-3-270m")
+
+
+def pool_bytes(config: ModelConfig, plan: KVPlan) -> int:
+    return bytes_of(abstract_pools(config, plan, 256, jnp.dtype(jnp.bfloat16)))
+
+
+def plan_of(config: ModelConfig, budget: int | None, wanted: int | None = None, free: int | None = None) -> KVPlan:
+    return KVPlan.make(config, 2, 256, 512, budget, wanted, free)
+
+
+def least_budget(config: ModelConfig, wanted: int) -> int:
+    """Bytes, found by halving, with which that context is possible and without one of which it is not."""
+    low, high = 0, 1 << 42
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            plan_of(config, middle, wanted)
+        except DoesNotFitError:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def test_128k_tokens_of_31b_take_what_arithmetic_says() -> None:
+    """10 full layers of 4 heads of 512; 50 sliding layers of 16 heads of 256, whose pages do not follow the text."""
+    config = published("gemma-4-31B")
+    full, sliding = 10 * 2 * 4 * 512 * 2, 50 * 2 * 16 * 256 * 2
+    tokens = 131_072
+    plan = plan_of(config, least_budget(config, tokens), tokens)
+    # A window of 1,024, a piece of 512 and both ends are 8 pages; one more in each pool is scratch.
+    assert plan.pages == {"full": 512 + 1, "sliding": 8 + 1}
+    assert pool_bytes(config, plan) == full * (tokens + 256) + sliding * 9 * 256
+    # Beyond keys and values themselves: a piece, its ends, and scratch.
+    assert pool_bytes(config, plan) - kv_bytes(config, tokens) == full * 256 + sliding * 5 * 256
+    assert pool_bytes(config, plan) < 1.1 * kv_bytes(config, tokens)
+    assert kv_bytes(config, tokens) < 12e9 < 8 * 12e9 < (full + sliding) * tokens
+
+
+def test_sliding_layers_of_31b_hold_their_window_after_128k_tokens() -> None:
+    config = published("gemma-4-31B")
+    plan = plan_of(config, least_budget(config, 131_072), 131_072)
+    engine, table = ledger_engine(config, plan.pages, 256, plan.max_context, (32, 128, 512))
+    most: dict[Kind, int] = dict.fromkeys(KINDS, 0)
+
+    def look(done: int, total: int) -> None:
+        (sequence,) = table.sequences
+        for kind in KINDS:
+            most[kind] = max(most[kind], len(sequence.pages[kind]))
+
+    table.check = lambda: None  # type: ignore[method-assign]
+    prompt = text(131_000)
+    answer = engine.generate(Request(prompt, GREEDY, on_prefill=look))
+    chunks = [next(answer), next(answer)]
+    (sequence,) = table.sequences
+    assert most == {"full": 512, "sliding": 6}  # a window and a piece, when all of it begins pages
+    assert {kind: len(sequence.pages[kind]) for kind in KINDS} == {"full": 512, "sliding": 5}
+    chunks += list(answer)
+    assert (chunks[-1].finish, len(ids_of(chunks))) == ("context", 72)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("wanted", [256, 1000, 8192, 32_768])
+def test_a_refusal_names_what_would_be_enough(name: str, wanted: int) -> None:
+    """The memory named is the least, and the context named is possible."""
+    config = published(name)
+    enough = least_budget(config, wanted)
+    assert plan_of(config, enough, wanted).max_context == wanted
+    for budget in (enough - 1, enough * 3 // 4, enough // 2, 0):
+        with pytest.raises(DoesNotFitError) as refusal:
+            plan_of(config, budget, wanted)
+        assert f"{wanted:,} tokens needs {gigabytes(enough)} for" in str(refusal.value)
+        assert f"{gigabytes(budget)} are allowed" in str(refusal.value)
+        if possible := re.search(r"Ask for ([\d,]+) tokens", str(refusal.value)):
+            context = int(possible[1].replace(",", ""))
+            assert plan_of(config, budget, context).max_context == context
+
+
+@settings(max_examples=200, deadline=None)
+@given(name=st.sampled_from(SHAPES), budget=st.integers(0, 1 << 36), wanted=st.none() | st.integers(1, 131_072))
+def test_pools_keep_to_the_budget(name: str, budget: int, wanted: int | None) -> None:
+    """And leave less than a page of it unused, unless they hold all that is ever wanted."""
+    config = published(name)
+    wanted = None if wanted is None else min(wanted, config.context)
+    try:
+        plan = plan_of(config, budget, wanted)
+    except DoesNotFitError:
+        return
+    used = pool_bytes(config, plan)
+    assert used <= budget
+    assert plan.max_context <= min(config.context, wanted or config.context)
+    assert plan.max_context <= (plan.pages["full"] - 1) * 256
+    contexts = 4 * -(-min(config.context, wanted or config.context) // 256)
+    if plan.pages["full"] < 1 + contexts:
+        assert budget - used < 256 * kv_bytes_per_token(config, "full")
+    working = min(-(-((config.sliding.window or 0) + 512) // 256) + 2, contexts // 4)
+    kept = (plan.pages["sliding"] - 1 - working) * 256 * kv_bytes_per_token(config, "sliding")
+    assert 0 <= kept <= budget / 4
+
+
+@pytest.mark.parametrize(("free", "budget"), [(8 << 30, 2 << 30), (100 << 30, 4 << 30)])
+def test_unasked_pools_take_their_share_of_what_is_free(free: int, budget: int) -> None:
+    """A quarter, and never more than 4 GiB; what one context of usual length does not need is left."""
+    large, little = published("gemma-4-31B"), published("gemma-4-E2B")
+    used = pool_bytes(large, plan_of(large, None, free=free))
+    assert budget - 256 * kv_bytes_per_token(large, "full") < used <= budget
+    plan = plan_of(little, None, free=free)
+    assert plan.max_context == 32_768
+    assert pool_bytes(little, plan) < budget // 2
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_one_text_fills_the_capacity(name: str) -> None:
+    """As many tokens as are said, of which the last is made and not read; for one page more there is no place."""
+    config = published(name)
+    plan = plan_of(config, least_budget(config, 3000) + 256 * kv_bytes_per_token(config, "full"), None)
+    capacity = (plan.pages["full"] - 1) * 256
+    assert plan.max_context == capacity
+    engine, table = ledger_engine(config, plan.pages, 256, plan.max_context + 256, (32, 128, 512))
+    assert engine.kv_capacity == capacity
+    fits = list(engine.generate(Request(text(capacity), GREEDY, max_new_tokens=1)))
+    assert fits[-1].finish == "length"
+    over = list(engine.generate(Request(text(capacity + 1, 1), GREEDY, max_new_tokens=1)))
+    assert (over[-1].finish, ids_of(over)) == ("memory", [])
+    assert table.free_pages("full") == capacity // 256
+
+
+def test_several_texts_fill_the_capacity(small: ModelConfig) -> None:
+    """Texts that nobody uses now are kept up to the last page, and the next one takes the place of the first."""
+    engine, table = on_a_ledger(small, full=24)
+    for number in range(6):
+        list(engine.generate(Request(text(16, number), GREEDY, max_new_tokens=1)))
+    assert table.given_up == 0
+    assert len(table.nodes()) * PAGE == engine.kv_capacity == 96
+    list(engine.generate(Request(text(4, 6), GREEDY, max_new_tokens=1)))
+    assert table.given_up == 1
+    found = [list(engine.generate(Request([*text(16, n), 5], GREEDY, max_new_tokens=1))) for n in (0, 5)]
+    assert [chunks[-1].stats.reused_tokens for chunks in found] == [12, 16]
+
+
+# --- on a real decoder -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model(golden: Callable[[str], Any]) -> Any:
+    return golden("gemma4-e2b")
+
+
+@pytest.fixture(scope="module")
+def narrow(model: Any) -> Engine:
+    """An engine whose pages hold one context and no more."""
+
+    def fits(budget: int) -> bool:
+        with contextlib.suppress(DoesNotFitError):
+            return KVPlan.make(model.config, 4, PAGE, 64, budget, CONTEXT).max_context == CONTEXT
+        return False
+
+    return model.engine(kv_memory=next(budget for budget in range(0, 1 << 20, 1024) if fits(budget)))
+
+
+def free(engine: Engine) -> dict[Kind, int]:
+    return {kind: engine._runner.table.free_pages(kind) for kind in KINDS}
+
+
+def test_pools_are_within_what_they_may_take(narrow: Engine, model: Any) -> None:
+    assert narrow.kv_capacity == narrow.max_context == CONTEXT
+    assert narrow.memory["kv"] == bytes_of(narrow._runner.pools)
+    with pytest.raises(DoesNotFitError, match=r"96 tokens needs"):
+        model.engine(kv_memory=narrow.memory["kv"] - 1)
+    assert model.engine(kv_memory=narrow.memory["kv"]).kv_capacity == CONTEXT
+
+
+def test_pages_that_run_out_in_decoding(narrow: Engine, model: Any) -> None:
+    """The answer gets every place its neighbour leaves; what the neighbour says does not change."""
+    before = free(narrow)
+    first = narrow.generate(Request(model.ids, GREEDY, max_new_tokens=32))
+    chunks = [next(first)]  # 40 of 96 places
+    other = (model.ids * 2)[1:54]
+    second = list(narrow.generate(Request(other, GREEDY)))
+    assert second[-1].finish == "memory"
+    assert len(ids_of(second)) == 56 - len(other) + 1
+    chunks += list(first)
+    assert (ids_of(chunks), chunks[-1].finish) == (model.greedy, "length")
+    assert free(narrow) == before
+    whole = list(narrow.generate(Request(other, GREEDY)))
+    assert whole[-1].finish == "context"
+    assert ids_of(whole)[: len(ids_of(second))] == ids_of(second)
+
+
+def test_pages_that_run_out_while_a_prompt_is_read(narrow: Engine, model: Any) -> None:
+    before = free(narrow)
+    first = narrow.generate(Request(model.ids, GREEDY, max_new_tokens=32))
+    chunks = [next(first)]
+    fits, over = (model.ids * 2)[2:58], (model.ids * 2)[3:60]
+    assert (len(fits), len(over)) == (56, 57)
+    refused = list(narrow.generate(Request(over, GREEDY, max_new_tokens=1)))
+    assert (ids_of(refused), refused[-1].finish) == ([], "memory")
+    answered = list(narrow.generate(Request(fits, GREEDY, max_new_tokens=1)))
+    assert (len(ids_of(answered)), answered[-1].finish) == (1, "length")
+    chunks += list(first)
+    assert (ids_of(chunks), chunks[-1].finish) == (model.greedy, "length")
+    assert free(narrow) == before
+    again = list(narrow.generate(Request(over, GREEDY, max_new_tokens=1)))
+    assert again[-1].finish == "length"
+    assert ids_of(again) == [narrow.logits(over)[-1].argmax()]
+
+
+def test_old_texts_make_way_for_new_ones(narrow: Engine, model: Any) -> None:
+    """What is kept for texts that may come again is given up when its place is needed, and is then read again."""
+    before = free(narrow)
+    for turn in range(6):
+        other = [(i + 7 * turn) % 300 + 3 for i in model.ids]
+        assert len(ids_of(list(narrow.generate(Request(other, GREEDY, max_new_tokens=20))))) == 20
+        assert model.continued(narrow) == model.greedy
+        assert free(narrow) == before
+
+
+# --- stopped while a prompt is read ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["cancelled", "failed"])
+def test_a_prompt_that_was_given_up_is_read_on_from_there(small: ModelConfig, how: str) -> None:
+    engine, table = on_a_ledger(small, full=24)
+    prompt, cancel = text(60), threading.Event()
+
+    def stop(done: int, total: int) -> None:
+        if done == 32 and how == "cancelled":
+            cancel.set()
+        elif done == 32:
+            raise RuntimeError("the screen is gone")
+
+    request = Request(prompt, GREEDY, cancel=cancel, on_prefill=stop)
+    if how == "cancelled":
+        assert list(engine.generate(request))[-1].finish == "cancelled"
+    else:
+        with pytest.raises(RuntimeError, match="the screen is gone"):
+            list(engine.generate(request))
+    assert not table.sequences
+    chunks = list(engine.generate(Request(prompt, GREEDY, max_new_tokens=9)))
+    assert chunks[-1].stats.reused_tokens == 32
+    assert ids_of(chunks) == continued(prompt, 0, 9)
+
+
+@pytest.mark.parametrize("how", ["answered", "cancelled", "failed"])
+def test_the_window_where_a_turn_starts_is_marked_before_the_turn_is_read(small: ModelConfig, how: str) -> None:
+    """Reading the last tokens leaves a page behind that an edit of them would need: it is kept all the same.
+
+    Of 39 tokens, 36 are whole pages; an edit of the 36th goes on after 32, whose window begins in the page of the 25th.
+    That page is left when the 37th is read. Another text then takes whatever is not kept.
+    """
+    engine, table = on_a_ledger(small, full=100, sliding=20)
+    engine._runner.longest_piece = 1  # type: ignore[attr-defined]
+    prompt, cancel = text(39), threading.Event()
+
+    def stop(done: int, total: int) -> None:
+        if done == 38 and how == "cancelled":
+            cancel.set()
+        elif done == 38 and how == "failed":
+            raise RuntimeError("the screen is gone")
+
+    with contextlib.suppress(RuntimeError):
+        list(engine.generate(Request(prompt, GREEDY, cancel=cancel, on_prefill=stop, max_new_tokens=1)))
+    list(engine.generate(Request(text(80, 1), GREEDY, max_new_tokens=1)))
+    assert table.given_up > 0
+    edited = [*prompt[:35], 5, 6, 7]
+    chunks = list(engine.generate(Request(edited, GREEDY, max_new_tokens=9)))
+    assert chunks[-1].stats.reused_tokens == 32
+    assert ids_of(chunks) == continued(edited, 0, 9)
