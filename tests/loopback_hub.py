@@ -43,6 +43,8 @@ class Fault:
     end: Literal["", "cut", "reset", "stall"] = ""
     after: int = 0
     rate: float = 0.0
+    piece: int = PIECE
+    lengthless: bool = False
     change: Callable[[bytes], bytes] | None = None
     ignore_range: bool = False
     shift: int = 0
@@ -175,25 +177,27 @@ class _Handler(BaseHTTPRequestHandler):
         hub, fault = self.server.hub, fault or Fault("storage")
         if fault.change is not None:
             data = fault.change(data)
-        start = 0 if fault.ignore_range else self.start()
+        ranged = "Range" in self.headers and not fault.ignore_range
+        start = self.start() + fault.shift if ranged else 0
         if start >= len(data) > 0 and start:
             return self.answer(416, {"Content-Range": f"bytes */{len(data)}"})
         part = data[start:]
-        ranged = "Range" in self.headers and not fault.ignore_range
         self.send_response(206 if ranged else 200)
         self.send_header("ETag", f'"{etag}"')
-        self.send_header("Content-Length", str(len(part)))
+        if fault.lengthless:
+            self.close_connection = True
+        else:
+            self.send_header("Content-Length", str(len(part)))
         for name, value in headers.items():
             self.send_header(name, value)
         if ranged:
-            first = start + fault.shift
-            self.send_header("Content-Range", f"bytes {first}-{first + len(part) - 1}/{len(data)}")
+            self.send_header("Content-Range", f"bytes {start}-{start + len(part) - 1}/{len(data)}")
         self.end_headers()
         if self.command == "HEAD":
             return None
         limit = fault.after if fault.end else len(part)
-        for at in range(0, min(limit, len(part)), PIECE):
-            piece = part[at : min(at + PIECE, limit)]
+        for at in range(0, min(limit, len(part)), fault.piece):
+            piece = part[at : min(at + fault.piece, limit)]
             self.wfile.write(piece)
             hub.count(len(piece))
             if fault.rate:

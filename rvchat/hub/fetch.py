@@ -206,10 +206,10 @@ class FileFetch:
                 case End():
                     assert item.error is not None
                     raise item.error
-                case None if time.monotonic() - since >= patience.window:
-                    if came < patience.least:
-                        raise StalledError
-                    came, since = 0, time.monotonic()
+            if time.monotonic() - since >= patience.window:
+                if came < patience.least:
+                    raise StalledError
+                came, since = 0, time.monotonic()
 
     def _begin(self, head: Head, out: BinaryIO) -> None:
         size = self._file.size

@@ -23,7 +23,7 @@ def pull(paths: Paths) -> Callable[..., Path]:
     def pull(name: str, **options: Any) -> Path:
         entry = catalogue.read(paths).find(name)
         assert entry is not None
-        return Pull(entry, paths, patience=QUICK, **options).run()
+        return Pull(entry, paths, **{"patience": QUICK, **options}).run()
 
     return pull
 

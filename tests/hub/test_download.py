@@ -119,7 +119,6 @@ FAULTS: dict[str, dict[str, Any]] = {
     "too many requests": {"status": 429, "headers": {"Retry-After": "0"}},
     "timed out": {"status": 408},
     "expired": {"status": 403},
-    "another place": {"shift": 7},
     "wrong bytes": {"change": lambda data: data[:MIDDLE] + b"\xff\0" + data[MIDDLE + 2 :]},
     "too long": {"change": lambda data: data + b"more"},
     "too short": {"change": lambda data: data[:-5]},

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import huggingface_hub
@@ -17,7 +19,7 @@ from rvchat.hub.listing import of_name
 from rvchat.hub.local import Installed
 from rvchat.hub.machine import Machine
 from rvchat.hub.place import Place
-from tests.loopback_hub import Hub, checkpoint
+from tests.loopback_hub import QUICK, Hub, checkpoint
 
 REPO = "acme/gemma-small"
 GGUF = "acme/gemma-small-gguf"
@@ -269,20 +271,21 @@ def test_an_update_to_what_is_no_model_changes_nothing(hub: Hub, pull: Pulls, pa
 
 def test_what_is_being_fetched_is_not_removed(hub: Hub, paths: Paths, two: dict[str, bytes], pull: Pulls) -> None:
     hub.fail("storage", end="stall", after=MIDDLE)
-    stop, there = threading.Event(), threading.Event()
+    stop = threading.Event()
     failed: list[BaseException] = []
 
     def run() -> None:
         try:
-            pull(Q8, stop=stop, on_progress=lambda now: there.set() if now.done >= MIDDLE else None)
+            pull(Q8, stop=stop, patience=replace(QUICK, window=60.0))
         except CancelledError as error:
             failed.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert there.wait(10)
-    part = begun(Q8, paths)
-    assert part is not None
+    deadline = time.monotonic() + 10
+    while (part := begun(Q8, paths)) is None or part.size < MIDDLE:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
     with pytest.raises(RvchatError, match="is being fetched at this moment"):
         removing.remove(part, paths)
     place = Place.of().repository(GGUF)
