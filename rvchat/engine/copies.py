@@ -6,6 +6,9 @@ a multiple of 64 bytes, which is what lets a CPU use the map itself.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -30,7 +33,7 @@ from rvchat.errors import ModelError
 from rvchat.kernels.quantised import GROUP, RUN, Quantised, QuantisedRows
 
 # Of how parameters are laid out; a copy with another number is made again.
-VERSION = 1
+VERSION = 2
 ALIGNMENT = 64
 NAMES: Mapping[str, str] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8", "uint8": "U8"}
 
@@ -67,11 +70,13 @@ class Copy:
         tensors = dict(_flat(params))
         size = sum(a.nbytes for a in tensors.values())
         self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._sweep()
         if shutil.disk_usage(self.file.parent).free < size + (64 << 20):
             raise OSError(28, f"no room for {size / 1e9:.1f} GB")
         partial = self.file.with_suffix(f".{os.getpid()}.partial")
         try:
             with partial.open("wb") as out:
+                fcntl.flock(out, fcntl.LOCK_EX)  # says that its process lives
                 os.fchmod(out.fileno(), 0o600)
                 out.write(_header(tensors, self.origin))
                 for array in tensors.values():
@@ -82,6 +87,13 @@ class Copy:
             partial.replace(self.file)
         finally:
             partial.unlink(missing_ok=True)
+
+    def _sweep(self) -> None:
+        """Takes away what processes that died have left of this copy half written."""
+        for left in self.file.parent.glob(f"{glob.escape(self.file.stem)}.*.partial"):
+            with contextlib.suppress(OSError), left.open("rb") as found:  # it is being written, or has just gone
+                fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.unlink()
 
 
 def load_params(loader: Loader, copy: Copy | None) -> tuple[Params, tuple[str, ...]]:
@@ -118,6 +130,8 @@ def _flat(params: Params) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         if isinstance(value, Quantised | QuantisedRows):
             yield f"{name}.values", np.asarray(value.values)
             yield f"{name}.scales", np.asarray(value.scales)
+            if isinstance(value, QuantisedRows):
+                yield f"{name}.columns", np.asarray(value.columns)
         else:
             yield name, np.asarray(value)
 
@@ -163,9 +177,8 @@ class _Reader:
         embed: jax.Array | QuantisedRows
         if "embed.values" in self.tensors:
             vocab, width = model["embed"].shape
-            embed = QuantisedRows(
-                self.array("embed.values", (vocab, width)), self.array("embed.scales", (vocab, 1)), self.exact
-            )
+            values, scales = self.array("embed.values", (vocab, width)), self.array("embed.scales", (vocab, 1))
+            embed = QuantisedRows(values, scales, self.array("embed.columns", (width,)), self.exact)
         else:
             embed = self.array("embed", model["embed"].shape)
         per_layer = None

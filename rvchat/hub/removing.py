@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 from collections.abc import Iterator, Sequence, Set
@@ -66,9 +67,9 @@ def _pins_of(repo: str, paths: Paths) -> list[Pin]:
 
 
 def remove_copies(path: Path, paths: Paths) -> int:
-    """Takes away the quantised copies that were made of the model at `path`: they are named after its folder or file.
-    Returns the bytes freed."""
-    copies = (paths.models / QUANTISED).glob(f"{path.stem}-????????????????.safetensors")
+    """Takes away the quantised copies that were made of the model at `path`, whole or not: they are named after its
+    folder or file. Returns the bytes freed."""
+    copies = (paths.models / QUANTISED).glob(f"{glob.escape(path.stem)}-{'[0-9a-f]' * 16}.*")
     return sum(_unlink(copy) for copy in copies)
 
 

@@ -211,23 +211,6 @@ def test_a_hub_that_fails_is_code_1(run: Run, hub: Hub, monkeypatch: pytest.Monk
     assert "offline mode" in offline.err
 
 
-@pytest.mark.long
-def test_a_model_that_was_pulled_is_quantised_and_answers(hub: Hub, paths: Paths) -> None:
-    hub.publish(REPO, "gemma3")
-    command = [sys.executable, "-c", "from rvchat.cli import main; raise SystemExit(main())"]
-    common = ["--data", str(paths.data)]
-    done = subprocess.run([*command, "models", "pull", REPO, *common], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert list((paths.models / "quantised").glob("*.safetensors"))
-    asked = [*command, "-m", REPO, "ask", "hello", "--max-tokens", "3", "--json", *common]
-    answer = subprocess.run(asked, capture_output=True, text=True, check=False)
-    assert answer.returncode == 0, answer.stderr
-    assert json.loads(answer.stdout)["model"] == REPO
-    removed = subprocess.run([*command, "models", "rm", REPO, *common], capture_output=True, text=True, check=False)
-    assert removed.returncode == 0, removed.stderr
-    assert not list((paths.models / "quantised").glob("*.safetensors"))
-
-
 # --- doctor ---------------------------------------------------------------------------------------------------------
 
 CPU = Device("cpu", "cpu", None, None)

@@ -1,0 +1,151 @@
+"""Processes that are killed while they quantise what they have fetched: the copy is right or it is not there."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from rvchat.config import Paths
+from rvchat.engine import Engine
+from rvchat.engine.checkpoint import open_checkpoint
+from rvchat.engine.copies import Copy, load_params
+from rvchat.engine.loading import Loader
+from rvchat.engine.safetensors import open_file
+from rvchat.engine.storage import Storage
+from rvchat.hub import catalogue, local, removing, verifying
+from tests.loopback_hub import GOLDENS, Hub
+
+GGUF = "acme/gemma-small-gguf"
+
+# Runs the lines it is given; with a number above 0, no further than to that line of what converts and keeps weights,
+# counted as they are executed. Prints how many those were.
+KILLED = """
+import json, os, signal, sys
+from rvchat.engine import copies, engine
+at, lines, seen, load = int(sys.argv[1]), sys.argv[2], 0, copies.load_params
+PLACES = ("engine/copies.py", "engine/loading.py")
+def in_call(frame, event, argument):
+    return in_place if frame.f_code.co_filename.endswith(PLACES) else None
+def in_place(frame, event, argument):
+    global seen
+    seen += event == "line"
+    if seen == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return in_place
+def watched(*arguments):
+    sys.settrace(in_call)
+    try:
+        return load(*arguments)
+    finally:
+        sys.settrace(None)
+engine.load_params = watched
+exec(lines)
+print(json.dumps(seen))
+"""
+
+PULL = """
+from rvchat.cli import main
+assert main(["models", "pull", {name!r}, "--data", {data!r}]) == 0
+"""
+
+EXACT = """
+from pathlib import Path
+from rvchat.config import Paths
+from rvchat.session.models import open_engine
+open_engine(Path({path!r}), Paths.of(Path({data!r})), lambda stage, part: None, dtype="float32").close()
+"""
+
+
+def run(lines: str, at: int = 0) -> int:
+    """The lines that were executed of the conversion; with `at`, the process ends there."""
+    command = [sys.executable, "-c", KILLED, str(at), lines]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    if at:
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        return at
+    assert done.returncode == 0, done.stderr
+    return int(json.loads(done.stdout.splitlines()[-1]))
+
+
+def copies(paths: Paths) -> dict[str, bytes]:
+    folder = paths.models / removing.QUANTISED
+    return {file.name: file.read_bytes() for file in folder.iterdir()} if folder.exists() else {}
+
+
+def kill_and_convert(lines: Callable[[Paths], str], paths: Paths, undisturbed: Paths) -> None:
+    """Kills a conversion at ten of its lines and then lets one come to its end. At no time is there a copy under its
+    name that is not the one that an undisturbed conversion makes; of those that were being written, none stays."""
+    whole = run(lines(undisturbed))
+    (expected,) = copies(undisturbed).items()
+    for number in range(10):
+        run(lines(paths), at=whole * (number + 1) // 11)
+        assert [item for item in copies(paths).items() if item[0].endswith(".safetensors")] in ([], [expected])
+    run(lines(paths))
+    assert copies(paths) == dict([expected])
+
+
+def logits(engine: Engine, ids: list[int]) -> npt.NDArray[np.float32]:
+    found = engine.logits(ids)
+    engine.close()
+    return found
+
+
+@pytest.mark.long
+def test_a_pull_that_is_killed_while_it_quantises(hub: Hub, paths: Paths, tmp_path: Path) -> None:
+    golden = "gemma4-26b-a4b-q4_0"
+    files = hub.publish(GGUF, golden)
+    size, undisturbed = len(files[f"{golden}.gguf"]), Paths.of(tmp_path / "undisturbed")
+    kill_and_convert(lambda of: PULL.format(name=GGUF, data=str(of.data)), paths, undisturbed)
+    assert hub.sent == size  # none of it is fetched again
+    (model,) = [found for found in local.installed(paths, catalogue.read(paths)) if found.source == "hub"]
+    assert verifying.verify(model, paths, lambda progress: None) == []
+    ids = open_file(GOLDENS / golden / "golden.safetensors")["input_ids"].array().tolist()
+    kept = Engine.load(model.path, copies=paths.models / removing.QUANTISED)
+    assert kept.notices == ()
+    np.testing.assert_array_equal(logits(kept, ids), logits(Engine.load(model.path), ids))
+
+
+@pytest.mark.long
+def test_a_conversion_that_is_killed_answers_as_it_should(paths: Paths, tmp_path: Path) -> None:
+    """In the exact form, which rounds nothing: what is kept gives the numbers of the golden."""
+    golden = "gemma4-31b-w4a16"
+    path = GOLDENS / golden
+    undisturbed = Paths.of(tmp_path / "undisturbed")
+    kill_and_convert(lambda of: EXACT.format(path=str(path), data=str(of.data)), paths, undisturbed)
+    expected = open_file(GOLDENS / golden / "golden.safetensors")
+    kept = Engine.load(path, dtype="float32", copies=paths.models / removing.QUANTISED)
+    assert kept.notices == ()
+    found = logits(kept, expected["input_ids"].array().tolist())
+    assert np.abs(found - expected["logits"].array()).max() < 5e-3
+
+
+def test_what_a_dead_process_left_half_written_goes_and_what_a_living_one_writes_stays(paths: Paths) -> None:
+    path, folder = GOLDENS / "gemma4-31b-w4a16", paths.models / removing.QUANTISED
+
+    def convert() -> None:
+        checkpoint, storage = open_checkpoint(path), Storage.exactly()
+        copy = Copy.of(folder, path, checkpoint.config, storage)
+        _, notices = load_params(Loader(checkpoint, storage, lambda stage, part: None), copy)
+        assert not notices
+
+    convert()
+    (copy,) = folder.iterdir()
+    dead, living = (copy.with_suffix(f".{number}.partial") for number in (1, 2))
+    dead.write_bytes(b"half")
+    copy.unlink()
+    with living.open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        convert()
+        assert {file.name for file in folder.iterdir()} == {copy.name, living.name}
+    size = copy.stat().st_size
+    assert removing.remove_copies(path, paths) == size
+    assert not list(folder.iterdir())
