@@ -22,6 +22,7 @@ from rvchat.engine.abstract import abstract_pools
 from rvchat.engine.config import KINDS, Kind, ModelConfig, kv_bytes, kv_bytes_per_token
 from rvchat.engine.engine import Engine
 from rvchat.engine.memory import KVPlan, gigabytes
+from rvchat.engine.pages import PagesExhaustedError
 from rvchat.engine.params import bytes_of
 from rvchat.errors import BadInputError, DoesNotFitError
 from rvchat.types import Request, Sampling, TokenChunk
@@ -102,6 +103,20 @@ def test_a_prompt_without_room_ends_for_memory_and_the_next_is_answered(small: M
     assert {kind: table.free_pages(kind) for kind in KINDS} == {"full": 10, "sliding": 200}
     again = list(engine.generate(Request(text(21, 1), GREEDY, max_new_tokens=5)))
     assert (again[-1].finish, ids_of(again)) == ("length", continued(text(21, 1), 0, 5))
+
+
+@pytest.mark.parametrize("scarce", KINDS)
+def test_room_that_one_kind_of_layers_has_and_the_other_has_not(small: ModelConfig, scarce: Kind) -> None:
+    """Nothing is taken of either."""
+    _, table = on_a_ledger(small, **{"full": 8, "sliding": 8, scarce: 5})
+    sequence, _ = table.begin(text(20))
+    table.extend(sequence, 0, 5 * PAGE)
+    assert table.room([(sequence, 5 * PAGE)], 3) == 0
+    with pytest.raises(PagesExhaustedError):
+        table.extend(sequence, 5 * PAGE, 5 * PAGE + 3)
+    assert {kind: table.free_pages(kind) for kind in KINDS} == {"full": 3, "sliding": 3, scarce: 0}
+    assert table.row(sequence, "full").tolist()[5:] == [0] * (CONTEXT // PAGE - 5)
+    table.release(sequence)
 
 
 @pytest.mark.parametrize("sliding", [3, 4, 5])
@@ -426,6 +441,22 @@ def test_old_texts_make_way_for_new_ones(narrow: Engine, model: Any) -> None:
         assert len(ids_of(list(narrow.generate(Request(other, GREEDY, max_new_tokens=20))))) == 20
         assert model.continued(narrow) == model.greedy
         assert free(narrow) == before
+
+
+# --- read on ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_edit_in_the_middle_of_an_answer_goes_on_from_where_the_turn_began(small: ModelConfig) -> None:
+    """The window before the edit is gone; that before the answer is not, and of what follows no more is read again."""
+    engine, table = on_a_ledger(small, full=100, sliding=20)
+    prompt = text(37)
+    answer = ids_of(list(engine.generate(Request(prompt, GREEDY, max_new_tokens=40))))
+    list(engine.generate(Request(text(80, 1), GREEDY, max_new_tokens=1)))
+    assert table.given_up > 0
+    edited = [*prompt, *answer[:20], 5, 6, 7]
+    chunks = list(engine.generate(Request(edited, GREEDY, max_new_tokens=9)))
+    assert chunks[-1].stats.reused_tokens == 36
+    assert ids_of(chunks) == continued(edited, 0, 9)
 
 
 # --- stopped while a prompt is read ----------------------------------------------------------------------------------
