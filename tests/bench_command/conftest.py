@@ -18,14 +18,12 @@ os.environ.setdefault(
 )
 
 import pytest
-import tokenizers
-from tokenizers import AddedToken, models
 
 from rvchat.engine.engine import Engine
 from rvchat.types import Request, Stats, TokenChunk
+from tests.small_tokenizer import small_tokenizer
 
 GOLDENS = Path(__file__).parents[1] / "data" / "goldens"
-FIRST_BYTE = 40
 CONTEXT = 48
 
 
@@ -34,13 +32,7 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model folder with random weights and a vocabulary of 320: bytes and a few control tokens."""
     folder = tmp_path_factory.mktemp("models") / "small"
     shutil.copytree(GOLDENS / "gemma4-e2b", folder)
-    control = ["<pad>", "<eos>", "<bos>", "<unk>"]
-    vocabulary = {name: i for i, name in enumerate(control)}
-    vocabulary |= {f"<unused{i}>": i for i in range(len(control), FIRST_BYTE)}
-    vocabulary |= {f"<0x{byte:02X}>": FIRST_BYTE + byte for byte in range(256)}
-    tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
-    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in control])
-    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer.json").write_text(small_tokenizer(), encoding="utf-8")
     return folder
 
 

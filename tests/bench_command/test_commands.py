@@ -16,7 +16,8 @@ from rvchat.commands.bench import measured, table, used
 from rvchat.commands.terminal import StatusLine
 from rvchat.engine.engine import Engine
 from rvchat.errors import BadInputError
-from tests.bench_command.conftest import CONTEXT, FIRST_BYTE
+from tests.bench_command.conftest import CONTEXT
+from tests.small_tokenizer import FIRST_BYTE
 
 PATIENCE = 240.0
 COMMAND = [sys.executable, "-c", "import sys; from rvchat.cli import main; sys.exit(main())"]

@@ -304,7 +304,7 @@ async def test_leaving_during_a_download_keeps_it_and_the_next_start_offers_to_g
     before = len(hub.seen)
     async with opened(size=(100, 30)) as chat:
         await chat.sees("is not whole")
-        await chat.sees(f"({kept / size:.0%}) of it are here")
+        await chat.sees(f"{kept / size:.0%} of it, ")
         assert len(hub.seen) == before, "it went on by itself"
         screen = await open_models(chat, NAME)
         assert "part downloaded" in row_of(screen, NAME).first

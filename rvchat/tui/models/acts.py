@@ -19,7 +19,6 @@ from rvchat.tui.models.words import Now
 from rvchat.tui.models.work import Work
 from rvchat.tui.screens.dialogs import Pick
 from rvchat.tui.screens.help import key_of
-from rvchat.tui.state import label
 from rvchat.tui.widgets.list_of import Row
 from rvchat.types import Event, LoadFailed, Loading, ModelReady, Unloaded
 
@@ -135,7 +134,7 @@ class Models:
 
     def _turned(self, download: Download) -> None:
         """A download has come into another state by itself."""
-        name = label(download.entry.name, 60)
+        name = words.called(download.entry.name)
         match download.state:
             case "done":
                 self._arrived = download.entry.name
@@ -203,12 +202,15 @@ class Models:
         await self.refresh()  # what is free may be other than it was
         row = self.shelf.find(name) or await self.named(name)
         if row is not None and row.state != "installed":
-            self._app.tell(f"{label(row.name, 60)} is not on this machine. Ctrl+O shows it and downloads it.", bad=True)
+            self._app.tell(
+                f"{words.called(row.name)} is not on this machine. Ctrl+O shows it and downloads it.", bad=True
+            )
             return
         if row is not None and row.fit is not None and row.fit.verdict == "no":
-            self._app.tell(f"{label(row.name, 60)} does not fit: {row.fit.reason}. {self._what_would()}", bad=True)
+            self._app.tell(f"{words.called(row.name)} does not fit: {row.fit.reason}. {self._what_would()}", bad=True)
             return
         self._wanted = name
+        self._app.chat.tell("")
         session.load(name)
         self._app.show_chat()
 
@@ -217,7 +219,7 @@ class Models:
         here = [row for row in self.shelf.installed if row.fit is not None and row.fit.verdict in ("fits", "tight")]
         if here:
             largest = max(here, key=lambda row: row.parameters or 0)
-            return f"{label(largest.name, 60)}, which is here, would."
+            return f"{words.called(largest.name)}, which is here, would."
         if self.shelf.recommended is not None:
             return f"{self.shelf.recommended.entry.name} would; it is not here yet."
         return "Close other programs, and try again."
@@ -263,7 +265,7 @@ class Models:
             await self.work.give_up(entry)
             await asyncio.to_thread(self._remove_begun, row.name)
             await self.refresh()
-            self._app.tell(f"The download of {label(row.name, 60)} is given up.")
+            self._app.tell(f"The download of {words.called(row.name)} is given up.")
 
         self._confirm(question, "Give it up", lambda: self._soon(give_up()))
 
@@ -281,15 +283,15 @@ class Models:
     async def _verify(self, row: Listed) -> None:
         model = row.installed
         if model is None or not model.files:
-            self._app.tell(f"{label(row.name, 60)} is checked whenever it is loaded.")
+            self._app.tell(f"{words.called(row.name)} is checked whenever it is loaded.")
             return
         wrong = await self.work.verify(model)
         if wrong:
             names = ", ".join(file.name for file in wrong)
             mend = "f fetches it again." if model.pin is not None else "Import it again."
-            self._app.tell(f"{label(row.name, 60)} is damaged: {names}. {mend}", bad=True)
+            self._app.tell(f"{words.called(row.name)} is damaged: {names}. {mend}", bad=True)
         elif wrong is not None:
-            self._app.tell(f"{label(row.name, 60)} is whole: {len(model.files)} files are what they should be.")
+            self._app.tell(f"{words.called(row.name)} is whole: {len(model.files)} files are what they should be.")
 
     def stop_check(self, row: Listed) -> None:
         if (check := self.work.check(row.name)) is not None:
@@ -301,11 +303,11 @@ class Models:
         session, now = self._app.session, self.now(row)
         if model is None or session is None:
             reason = "is your own: rvchat deletes only what it has fetched" if row.entry is None else "is not here"
-            self._app.tell(f"{label(row.name, 60)} {reason}.", bad=True)
+            self._app.tell(f"{words.called(row.name)} {reason}.", bad=True)
         elif now.loading or now.fetching or now.check is not None:
-            self._app.tell(f"{label(row.name, 60)} is in use: {words.state(row, now)}. End that first.", bad=True)
+            self._app.tell(f"{words.called(row.name)} is in use: {words.state(row, now)}. End that first.", bad=True)
         elif now.loaded and session.busy is not None:
-            self._app.tell(f"{label(row.name, 60)} is answering. Stop the answer first: Esc in the chat.", bad=True)
+            self._app.tell(f"{words.called(row.name)} is answering. Stop the answer first: Esc in the chat.", bad=True)
         else:
             loaded = " It is unloaded first." if now.loaded else ""
             shared = " Other programs that use the cache of the hub lose it too." if model.source == "hub" else ""
@@ -322,7 +324,7 @@ class Models:
         if model is None or session is None:
             return
         if self.now(row).loaded and not await asyncio.to_thread(session.unload().wait, UNLOAD_S):
-            self._app.tell(f"{label(row.name, 60)} is still at work, and was not deleted.", bad=True)
+            self._app.tell(f"{words.called(row.name)} is still at work, and was not deleted.", bad=True)
             return
         freed = await asyncio.to_thread(removing.remove, model, self._app.options.paths)
         if self._app.settings.model is not None and shelf.is_called(row, self._app.settings.model):
@@ -331,7 +333,7 @@ class Models:
             self._arrived = None
         self.work.forget(row.name)
         await self.refresh()
-        self._app.tell(f"{label(row.name, 60)} is deleted: {size_of(freed)} are free again.")
+        self._app.tell(f"{words.called(row.name)} is deleted: {size_of(freed)} are free again.")
 
     def _confirm(self, question: str, yes: str, act: Callable[[], None]) -> None:
         def picked(key: str | None) -> None:

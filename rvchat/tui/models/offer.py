@@ -7,9 +7,9 @@ from typing import Literal
 
 from rvchat.hub.listing import Listed
 from rvchat.tui.attachments import size_of
+from rvchat.tui.models import words
 from rvchat.tui.models.shelf import Shelf
 from rvchat.tui.models.work import Work
-from rvchat.tui.state import label
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +26,17 @@ def offered(shelf: Shelf, work: Work, arrived: str | None, key: str) -> Offer | 
     the model whose download has ended last and that has not been loaded since. `key`: what takes the step, as it is
     named on a keyboard. None where nothing needs to be done."""
     if arrived is not None:
-        return Offer("load", arrived, (f"{label(arrived, 60)} is here.", f"{key} loads it."))
+        return Offer("load", arrived, (f"{words.called(arrived)} is here.", f"{key} loads it."))
     running = work.running
     if running:
         if not shelf.bare:
             return None
         now = running[0].progress
-        lines = [f"{label(running[0].entry.name, 60)} is on its way.", now.how_far or f"{now.activity} …"]
+        lines = [f"{words.called(running[0].entry.name)} is on its way.", now.how_far or f"{now.activity} …"]
         return Offer("wait", running[0].entry.name, (*lines, "Ctrl+O shows it: pause it there, or give it up."))
     for row in shelf.partial:
         download = work.download(row.name)
-        lines = [f"{label(row.name, 60)} is not whole: {_here(row)}."]
+        lines = [f"{words.called(row.name)} is not whole: {_here(row)}."]
         if download is not None and download.error is not None:
             lines.append(str(download.error))
         return Offer("resume", row.name, (*lines, f"{key} goes on with it. Ctrl+O shows it: give it up there."))
@@ -64,5 +64,5 @@ ELSEWHERE = "Without a network: bring a model's folder or .gguf file from anothe
 
 
 def _here(row: Listed) -> str:
-    share = f" ({row.fetched / row.size:.0%})" if row.size else ""
-    return f"{size_of(row.fetched)}{share} of it are here"
+    share = f"{row.fetched / row.size:.0%} of it, " if row.size else ""
+    return f"{share}{size_of(row.fetched)}, is here"

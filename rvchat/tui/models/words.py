@@ -42,6 +42,11 @@ class Now:
         return self.download is not None and self.download.state == "running"
 
 
+def called(name: str) -> str:
+    """What a model is called on the screen: of a place on this machine its last part."""
+    return label(name, 60) if name.startswith(("/", "~", ".")) else one_line(name, 60)
+
+
 def state(row: Listed, now: Now) -> str:
     """In a few words, empty for a model that is only to be had."""
     if now.loading:
@@ -92,7 +97,7 @@ def what_happens(now: Now) -> str:
 def entry(row: Listed, now: Now, width: int, names: int) -> Row:
     """The row of a list that is `width` cells wide; `names` cells are for the names."""
     mark = "●" if now.loaded else "↓" if now.fetching else "★" if now.recommended else " "
-    name, where = label(row.name, 60), state(row, now)
+    name, where = called(row.name), state(row, now)
     about = what_happens(now) or " · ".join(part for part in (size(row), fit(row)) if part)
     if width < NARROW:
         parts = [about] if now.fetching or now.check is not None else [where, about]

@@ -43,7 +43,7 @@ class ModelScreen(Screen[None]):
         Binding("d,delete", "act('remove')", "Delete", id="models.remove"),
         Binding("i,space,right", "act('details')", "Details", id="models.details"),
         Binding("left", "list", "Back to the list", id="models.list", show=False),
-        Binding("slash", "search", "Search", id="models.search"),
+        Binding("slash", "search", "Search", id="models.search", priority=True),
     ]
 
     def __init__(self, models: Models, state: Callable[[], State]) -> None:
@@ -68,7 +68,7 @@ class ModelScreen(Screen[None]):
         self._models.watch(self.show)
         self.show()
         self.entries.highlight(self._first())
-        self.entries.focus()
+        self.set_focus(self.entries)
         self._look()
 
     def on_unmount(self) -> None:
@@ -81,6 +81,11 @@ class ModelScreen(Screen[None]):
     @property
     def entries(self) -> ListOf:
         return self.query_one(ListOf)
+
+    @property
+    def _searching(self) -> bool:
+        """Whether keys go to the search (by what the screen knows: the field itself hears of it later)."""
+        return self.focused is self.query_one(Input)
 
     def tell(self, text: str, *, bad: bool = False, more: bool = False) -> None:
         """Shows a notice below the list; see Notices."""
@@ -133,6 +138,7 @@ class ModelScreen(Screen[None]):
         """The highlighted model."""
         return self._shown.get(self.entries.key or "")
 
+    @on(events.DescendantFocus)
     @on(ListOf.Moved)
     def _look(self) -> None:
         """Shows what belongs to the highlighted model."""
@@ -147,16 +153,10 @@ class ModelScreen(Screen[None]):
         if row.name != self._at:
             self._at = row.name
             self.query_one("#details").scroll_home(animate=False)
-        self.query_one("#acts", Static).update(Content(" · ").join(self._buttons(row, now)))
-
-    def _buttons(self, row: Listed, now: Now) -> list[Content]:
         acts = [*_acts(row, now), ("i", "details", "details"), ("/", "search", "search"), ("Esc", "back", "back")]
-        return [
-            Content.assemble((key, "$text-accent"), f" {about}").stylize(
-                Style.from_meta({"@click": f"screen.click({what!r})"})
-            )
-            for key, about, what in acts
-        ]
+        if self._searching:
+            acts = [("Enter", "to the models", "list"), ("Esc", "ends the search", "back")]
+        self.query_one("#acts", Static).update(Content(" · ").join(_buttons(acts)))
 
     # --- search --------------------------------------------------------------------------------------------
 
@@ -173,11 +173,11 @@ class ModelScreen(Screen[None]):
     @on(Input.Submitted, "#search")
     def action_list(self) -> None:
         self.remove_class("-details")
-        self.entries.focus()
+        self.set_focus(self.entries)
 
     def action_search(self) -> None:
         self.remove_class("-details")
-        self.query_one(Input).focus()
+        self.set_focus(self.query_one(Input))
 
     # --- what the user wants -------------------------------------------------------------------------------
 
@@ -192,6 +192,8 @@ class ModelScreen(Screen[None]):
         match what:
             case "search":
                 self.action_search()
+            case "list":
+                self.action_list()
             case "back":
                 self.action_back()
             case _:
@@ -232,32 +234,42 @@ class ModelScreen(Screen[None]):
     def _toggle_details(self) -> None:
         if self.has_class("-roomy"):
             details = self.query_one("#details")
-            (self.entries if details.has_focus else details).focus()
+            self.set_focus(self.entries if self.focused is details else details)
             return
         if self.has_class("-details"):
             self.action_list()
         else:
             self.add_class("-details")
-            self.query_one("#details").focus()
+            self.set_focus(self.query_one("#details"))
 
     def action_back(self) -> None:
         """Esc: ends a search, closes the details, then leaves."""
         field = self.query_one(Input)
-        if self.has_class("-details") or self.query_one("#details").has_focus:
+        if self.has_class("-details") or self.focused is self.query_one("#details"):
             self.action_list()
         elif field.value:
             field.value = ""
-            self.entries.focus()
+            self.set_focus(self.entries)
         else:
             self.dismiss(None)
 
     def on_key(self, event: events.Key) -> None:
-        if event.key == "down" and self.query_one(Input).has_focus:
+        if event.key == "down" and self._searching:
             event.stop()
-            self.entries.focus()
+            self.set_focus(self.entries)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return not (action in ("act", "search", "list") and self.query_one(Input).has_focus)
+        return not (action in ("act", "search", "list") and self._searching)
+
+
+def _buttons(acts: Sequence[tuple[str, str, str]]) -> list[Content]:
+    """Keys and words, which can be clicked as well."""
+    return [
+        Content.assemble((key, "$text-accent"), f" {about}").stylize(
+            Style.from_meta({"@click": f"screen.click({what!r})"})
+        )
+        for key, about, what in acts
+    ]
 
 
 def _matches(row: Listed, wanted: Sequence[str]) -> bool:
