@@ -306,8 +306,8 @@ def checkpoint(golden: str, *, shards: bool = False) -> dict[str, bytes]:
 
 
 def with_words(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """A checkpoint in safetensors that can be asked: its embedding has a row for every token of the tokenizer. Those that
-    are added are zero, and change no score of the others."""
+    """A checkpoint in safetensors that can be asked: its embedding has a row for every token of the tokenizer. Rows
+    that it had not are zero, and change no score of the others."""
     config, name = json.loads(files["config.json"]), "model.embed_tokens.weight"
     tokens = json.loads(files["tokenizer.json"])["model"]["vocab"]
     config["vocab_size"] = max(tokens.values()) + 1

@@ -31,8 +31,9 @@ Verdict = Literal["fits", "tight", "no", "unknown"]
 CONTEXT = 8192
 # Where less than this share of the memory is left, other programs will want it back.
 ROOM = 0.1
-# The engine's own: tokens in a page, and in the largest piece of a prompt.
-PAGE_SIZE, CHUNK = 256, 512
+# The engine's own: tokens in a page, and in the largest piece of a prompt; bytes of a number in keys and values, which
+# have 16 bits whatever is computed in.
+PAGE_SIZE, CHUNK, NUMBER = 256, 512, 2
 
 # Stands for memory of unknown size.
 PLENTY = 1 << 50
@@ -79,17 +80,16 @@ def judge(checkpoint: Checkpoint, machine: Machine, context: int = CONTEXT) -> F
     )
     linear = checkpoint.tensor("q", 0)
     form = choice.stack("linear", [linear], linear.shape[-1])
-    number_bytes = 4 if choice.compute == "float32" else 2
     room = PLENTY if free is None else max(0, free - weights)
-    usual = _plan(config, number_bytes, None, room)
-    longest = _plan(config, number_bytes, max(0, room - RESERVE), room)
-    kv = kv_bytes(config, context, number_bytes)
+    usual = _plan(config, None, room)
+    longest = _plan(config, max(0, room - RESERVE), room)
+    kv = kv_bytes(config, context, NUMBER)
     verdict, reason = _verdict(weights, kv, context, usual.max_context, free)
     return Fit(
         verdict=verdict,
         weights=weights,
         form=form,
-        pages=sum(usual.pages[kind] * PAGE_SIZE * kv_bytes_per_token(config, kind, number_bytes) for kind in KINDS),
+        pages=sum(usual.pages[kind] * PAGE_SIZE * kv_bytes_per_token(config, kind, NUMBER) for kind in KINDS),
         given=usual.max_context,
         context=context,
         kv=kv,
@@ -113,10 +113,10 @@ def _verdict(weights: int, kv: int, context: int, given: int, free: int | None) 
     return "fits", f"needs {gigabytes(weights + kv + RESERVE)} of the {gigabytes(free)} that are free"
 
 
-def _plan(config: ModelConfig, number_bytes: int, budget: int | None, free: int) -> KVPlan:
+def _plan(config: ModelConfig, budget: int | None, free: int) -> KVPlan:
     """The engine's plan of pages; an empty one where not even a page fits."""
     try:
-        return KVPlan.make(config, number_bytes, PAGE_SIZE, CHUNK, budget, None, free)
+        return KVPlan.make(config, NUMBER, PAGE_SIZE, CHUNK, budget, None, free)
     except DoesNotFitError:
         return KVPlan(0, dict.fromkeys(KINDS, 0))
 
