@@ -77,9 +77,11 @@ class LedgerRunner(SteadyRunner):
         rows = [*rows, *[None] * (len(tokens) - len(rows))]
         tables = [None if row is None else {k: self.table.row(row[0], k) for k in KINDS} for row in rows]
         texts = [0] * len(tokens)
-        for i, (row, table) in enumerate(zip(rows, tables, strict=True)):
+        for i, row in enumerate(rows):
             done[i] = done[i] or row is None or tokens[i] in stop_ids[i]
-            if row is not None and table is not None:
+        for i, (row, table) in enumerate(zip(rows, tables, strict=True)):
+            # Where all are done no step is made, and the call before may have ended early.
+            if row is not None and table is not None and not all(done):
                 texts[i] = self._seen(table, row[1])
         for step in range(steps):
             if all(done):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -223,46 +223,68 @@ def test_too_many_and_none_are_refused(engine: Engine, model: Any, count: int) -
         engine.generate_many([Request(model.ids, GREEDY)] * count)
 
 
-@settings(max_examples=80, deadline=None)
-@given(
-    asked=st.lists(
-        st.tuples(st.integers(1, 40), st.integers(1, 50), st.integers(0, 3), st.integers(-1, 6), st.booleans()),
-        min_size=1,
-        max_size=8,
-    ),
-    steps=st.integers(1, 16),
+@dataclass(frozen=True)
+class Asked:
+    """One of several: `cancelled` after so many of its chunks, 0 while its prompt is read, less than 0 never; `stop`:
+    which of its tokens is a stop id, if it has so many; `alike`: it begins as others do."""
+
+    length: int
+    limit: int
+    seed: int
+    cancelled: int
+    stop: int
+    alike: bool
+
+    def request(self, number: int) -> Request:
+        cancel = threading.Event()
+        ids = [2, *range(110 if self.alike else 110 + number, 110 + self.length), 109]
+        return Request(
+            ids,
+            Sampling(temperature=float(self.seed > 0), seed=self.seed),
+            max_new_tokens=self.limit,
+            stop_ids=continued(ids, self.seed, self.limit)[self.stop : self.stop + 1],
+            cancel=cancel,
+            on_prefill=(lambda done, total: cancel.set()) if self.cancelled == 0 else None,
+        )
+
+
+ASKED = st.builds(
+    Asked,
+    length=st.integers(1, 40),
+    limit=st.integers(1, 50),
+    seed=st.integers(0, 3),
+    cancelled=st.integers(-3, 6),
+    stop=st.integers(0, 60),
+    alike=st.booleans(),
 )
-def test_whoever_is_cancelled_the_others_are_not(
-    golden: Callable[[str], Any], asked: list[tuple[int, int, int, int, bool]], steps: int
-) -> None:
-    """On a device that only writes down what it is given: each may be cancelled after so many of its chunks (0: while
-    its prompt is read), alike or not in how it begins."""
+
+
+@settings(max_examples=80, deadline=None)
+@given(asked=st.lists(ASKED, min_size=1, max_size=8), steps=st.integers(1, 16))
+def test_whoever_ends_the_others_go_on(golden: Callable[[str], Any], asked: list[Asked], steps: int) -> None:
+    """On a device that only writes down what it is given: each ends where it would, or where it was cancelled."""
     engine, table = ledger_engine(golden("gemma4-e2b").config, {"full": 400, "sliding": 400}, 4, 96, (16,))
     engine._runner.most_steps = steps  # type: ignore[attr-defined]
-    requests = [
-        Request(
-            [2, *range(110 if alike else 110 + number, 110 + length), 109],
-            Sampling(temperature=float(seed > 0), seed=seed),
-            max_new_tokens=limit,
-            cancel=(event := threading.Event()),
-            on_prefill=(lambda *at, event=event: event.set()) if cancelled == 0 else None,  # type: ignore[misc]
-        )
-        for number, (length, limit, seed, cancelled, alike) in enumerate(asked)
-    ]
-    found: list[list[TokenChunk]] = [[] for _ in requests]
-    for number, chunk in engine.generate_many(requests):
-        found[number].append(chunk)
-        event = requests[number].cancel
-        if len(found[number]) == asked[number][3] and event is not None:
-            event.set()
-    for request, chunks, (_, limit, seed, cancelled, _) in zip(requests, found, asked, strict=True):
-        made = ids_of(chunks)
-        assert made == continued(request.ids, seed, limit)[: len(made)]
+    requests = [one.request(number) for number, one in enumerate(asked)]
+    counts = [0] * len(asked)
+
+    def watching() -> Iterator[tuple[int, TokenChunk]]:
+        for number, chunk in engine.generate_many(requests):
+            counts[number] += 1
+            if counts[number] == asked[number].cancelled and (event := requests[number].cancel):
+                event.set()
+            yield number, chunk
+
+    for one, request, chunks in zip(asked, requests, sorted_out(watching(), len(asked)), strict=True):
+        made, expected = ids_of(chunks), continued(request.ids, one.seed, one.limit)
+        stops = [at for at, token in enumerate(expected) if token in request.stop_ids]
+        whole = (expected[: stops[0]], "stop") if stops else (expected, "length")
         if chunks[-1].finish == "cancelled":
-            assert len(chunks) == max(cancelled, 0) + 1
+            assert made == expected[: len(made)]
+            assert len(chunks) == max(one.cancelled, 0) + 1
         else:
-            assert (chunks[-1].finish, len(made)) == ("length", limit)
-            assert cancelled < 0 or cancelled >= len(chunks)
+            assert (made, chunks[-1].finish) == whole
+            assert one.cancelled < 0 or one.cancelled >= len(chunks)
     assert not table.sequences
     table.check()
 
