@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from rvchat.hub.patience import Patience
 
@@ -243,7 +243,7 @@ class _Front(_Handler):
         if where == "api":
             describe = _tree if "tree" in parts[2:3] else _described
             return self.answer(200, {"Content-Type": "application/json"}, describe(repo, commit, files))
-        name = "/".join(parts[4:])
+        name = unquote("/".join(parts[4:]))
         if name not in files:
             return self.answer(404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit})
         data, headers = files[name], {"X-Repo-Commit": commit}
@@ -251,7 +251,7 @@ class _Front(_Handler):
             return self.give(data, git_id(data), fault, headers)
         sha = hashlib.sha256(data).hexdigest()
         headers |= {"X-Linked-Etag": f'"{sha}"', "X-Linked-Size": str(len(data))}
-        address = f"{hub.storage}/{sha}/{time.monotonic_ns()}/{name}"
+        address = f"{hub.storage}/{sha}/{time.monotonic_ns()}/{quote(name)}"
         return self.answer(302, {**headers, "Location": address})
 
 

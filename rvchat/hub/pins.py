@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from rvchat.config import Paths, private_folder
 from rvchat.errors import RvchatError
 
-_NAME = re.compile(r"[\w.\-]+(?:/[\w.\- ]+)*", re.ASCII)
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -38,7 +37,8 @@ class RemoteFile:
 
     def __post_init__(self) -> None:
         # These become paths on this machine.
-        if not _NAME.fullmatch(self.name) or ".." in self.name.split("/"):
+        parts = self.name.split("/")
+        if not self.name.isprintable() or "\\" in self.name or any(part in ("", ".", "..") for part in parts):
             raise ValueError(f"{self.name!r} is no name for a file")
         if not _HASH.fullmatch(self.blob):
             raise ValueError(f"{self.name} has the hash {self.blob!r}")

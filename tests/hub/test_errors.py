@@ -159,7 +159,19 @@ def test_a_repository_that_is_no_model(missing: str, hub: Hub, pull: Pulls) -> N
     assert missing in error.message
 
 
-@pytest.mark.parametrize("name", ["../../escape.gguf", "/etc/x.gguf", "a/../b.gguf"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../escape.gguf",
+        "/etc/x.gguf",
+        "a/../b.gguf",
+        "a//b.gguf",
+        "./a.gguf",
+        "a\\..\\b.gguf",
+        "a\n.gguf",
+        "\ud800.gguf",
+    ],
+)
 def test_names_that_lead_out_of_the_cache_are_refused(name: str, hub: Hub, pull: Pulls, tmp_path: Path) -> None:
     hub.add(REPO, {name: b"GGUF"})
     assert "is not a hub" in refused(pull).message

@@ -168,6 +168,22 @@ def test_a_file_in_a_folder_of_its_repository(hub: Hub, pull: Pulls, paths: Path
     assert not Place.of().repository(GGUF).folder.exists()
 
 
+@pytest.mark.parametrize("file", ["my model (1).gguf", "modèle [v2] 100%.gguf", "小.gguf", "a&b?c#d.gguf"])
+def test_a_file_may_be_called_as_its_author_likes(
+    file: str, hub: Hub, pull: Pulls, paths: Paths, two: dict[str, bytes]
+) -> None:
+    hub.add(GGUF, {**two, file: two["m-Q4_0.gguf"]})
+    path = pull(f"{GGUF}:{file}")
+    assert path.name == file
+    assert resolve(f"{GGUF}:{file}", paths, quiet) == path
+    (model,) = installed(paths).values()
+    assert verifying.verify(model, paths, quiet) == []
+    copies = paths.models / removing.QUANTISED
+    copies.mkdir()
+    (copies / f"{path.stem}-0123456789abcdef.safetensors").write_bytes(b"x" * 7)
+    assert removing.remove(model, paths) == len(two["m-Q4_0.gguf"]) + 7
+
+
 def test_one_version_under_two_names_stays_until_the_last_goes(hub: Hub, pull: Pulls, paths: Paths) -> None:
     hub.publish(REPO, "gemma3")
     named = f"{REPO}@{hub.heads[REPO]}"
