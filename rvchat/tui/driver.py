@@ -3,9 +3,12 @@ draw over the screen."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import sys
-from io import TextIOWrapper
+from collections.abc import Callable
+from io import BufferedWriter, FileIO, TextIOWrapper
 from typing import Any
 
 from textual.app import App
@@ -13,8 +16,37 @@ from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 
 
-def terminal_driver(terminal: TextIOWrapper) -> type[Driver]:
-    """A driver class for Textual that draws on `terminal` and reads keys from standard input."""
+class TerminalFile(TextIOWrapper):
+    """What is drawn. Once the terminal has gone (its window was closed, the connection was lost) nothing is drawn any
+    more, and `on_lost` is called: an error would end the thread that writes, and then the program waits for it."""
+
+    lost = False
+    on_lost: Callable[[], object] | None = None
+
+    def write(self, text: str) -> int:
+        return self._unless_lost(lambda: super(TerminalFile, self).write(text)) or 0
+
+    def flush(self) -> None:
+        self._unless_lost(super().flush)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # what was still to be drawn has nobody to see it
+            super().close()
+
+    def _unless_lost(self, act: Callable[[], int | None]) -> int | None:
+        if not self.lost:
+            try:
+                return act()
+            except OSError:
+                self.lost = True
+                if self.on_lost is not None:
+                    self.on_lost()
+        return None
+
+
+def terminal_driver(terminal: TerminalFile) -> type[Driver]:
+    """A driver class for Textual that draws on `terminal` and reads keys from standard input. Without the terminal the
+    application quits."""
 
     class TerminalDriver(LinuxDriver):
         def __init__(
@@ -22,6 +54,7 @@ def terminal_driver(terminal: TextIOWrapper) -> type[Driver]:
         ) -> None:
             super().__init__(app, debug=debug, mouse=mouse, size=size)
             self._file = terminal
+            terminal.on_lost = lambda: asyncio.run_coroutine_threadsafe(app.run_action("quit"), self._loop)
 
         def _get_terminal_size(self) -> tuple[int, int]:
             return terminal_size(terminal)
@@ -38,7 +71,8 @@ def terminal_size(terminal: TextIOWrapper) -> tuple[int, int]:
     return columns or 80, rows or 24
 
 
-def open_terminal(descriptor: int | None = None) -> TextIOWrapper:
+def open_terminal(descriptor: int | None = None) -> TerminalFile:
     """The terminal as a text file: what `descriptor` is open on, or what standard error was when Python started."""
     source = descriptor if descriptor is not None else sys.__stderr__.fileno() if sys.__stderr__ else 2
-    return os.fdopen(os.dup(source), "w", encoding="utf-8", errors="replace", newline="")
+    file = FileIO(os.dup(source), "w")
+    return TerminalFile(BufferedWriter(file), encoding="utf-8", errors="replace", newline="")

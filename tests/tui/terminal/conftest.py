@@ -153,16 +153,17 @@ def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
 
 
 class Bare:
-    """The program on a pseudo-terminal, with everything it draws kept as bytes."""
+    """The program on a pseudo-terminal, with everything it draws kept as bytes. It is not the terminal's session, so
+    that no signal tells it when the terminal goes."""
 
     def __init__(self, command: list[str], size: tuple[int, int]) -> None:
         self._seen = bytearray()
         self._new = threading.Condition()
-        self.pid, self._terminal = pty.fork()
-        if self.pid == 0:
-            os.environ.update(TERM="xterm-256color", COLORTERM="truecolor")
-            os.execv(command[0], command)
-        fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
+        self._terminal, its = pty.openpty()
+        fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
+        environ = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+        self.process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environ, start_new_session=True)
+        os.close(its)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -196,10 +197,16 @@ class Bare:
                     raise AssertionError(f"{text!r} was not drawn within {patience:.0f} s")
         return time.perf_counter()
 
+    def hang_up(self) -> None:
+        """The terminal goes, as when its window is closed."""
+        if self._terminal >= 0:
+            terminal, self._terminal = self._terminal, -1
+            os.close(terminal)
+
     def close(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        os.close(self._terminal)
+        self.process.kill()
+        self.process.wait()
+        self.hang_up()
 
 
 @pytest.fixture

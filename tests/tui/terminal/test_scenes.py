@@ -15,6 +15,7 @@ import pytest
 
 pytestmark = pytest.mark.long
 
+PATIENCE_S = 30
 LONG = "word " + " ".join(f"word{n}" for n in range(4000))
 Start = Callable[..., Any]
 
@@ -104,6 +105,16 @@ def test_ended_from_outside_it_keeps_everything_and_leaves_the_terminal_as_it_wa
     app.kill(number)
     assert messages(app.folder)[1][2] == "stopped"
     assert "Write a message" not in app.screen
+
+
+def test_without_its_terminal_the_program_ends_and_keeps_everything(bare: Start, tmp_path: Path) -> None:
+    app = bare({"text": LONG, "tok_s": 400})
+    app.wait_for("Write a message")
+    app.write("q\r")
+    app.wait_for("word1")
+    app.hang_up()
+    assert app.process.wait(PATIENCE_S) == 0
+    assert messages(tmp_path / "data")[1][2] == "stopped"
 
 
 def test_large_bracketed_paste_is_a_mark_that_sends_nothing_by_itself(terminal: Start) -> None:
