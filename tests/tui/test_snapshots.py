@@ -19,8 +19,13 @@ from rich.style import Style
 from textual.widgets import Input, TextArea
 
 from rvchat.config import Paths
-from rvchat.hub import disk
+from rvchat.engine.checkpoint import Checkpoint
+from rvchat.engine.config import parameter_count
+from rvchat.errors import RvchatError
+from rvchat.hub import disk, fit
+from rvchat.hub.background import Download
 from rvchat.hub.machine import Machine
+from rvchat.hub.progress import Progress
 from rvchat.store import Store
 from rvchat.types import Conversation, Message, Stats, ToolCall
 
@@ -140,7 +145,37 @@ async def settings(chat: Any) -> None:
 
 async def models(chat: Any) -> None:
     await chat.press("ctrl+o")
-    await chat.sees("To download")
+    await chat.sees("Recommended for this machine")
+
+
+async def downloading(chat: Any) -> None:
+    """Halfway, at a pace that is always the same."""
+    models = chat.app.models
+    entry = models.shelf.recommended.entry
+    download = Download(entry, chat.app.options.paths, lambda changed: None)
+    download.state = "running"
+    download.progress = Progress("fetching", "gemma.gguf", 2_200_000_000, 5_200_000_000, 12_300_000.0, 243.0)
+    models.work._downloads[entry.name] = download
+    models.changed()
+    await chat.press("ctrl+o")
+    await chat.sees("Enter pauses")
+
+
+async def details(chat: Any) -> None:
+    await chat.press("ctrl+o")
+    await chat.sees("Enter downloads")
+    await chat.press("i")
+    await chat.until(lambda: chat.app.screen.focused.id == "details")
+
+
+async def question(chat: Any) -> None:
+    await chat.press("ctrl+o")
+    await chat.sees("Enter downloads")
+    await chat.press("slash")
+    await chat.type("31b-it")
+    await chat.sees("31b-it")
+    await chat.press("down", "enter")
+    await chat.sees("Download it all the same")
 
 
 async def keys(chat: Any) -> None:
@@ -154,23 +189,37 @@ async def completion(chat: Any) -> None:
 
 
 SCREENS: tuple[Callable[[Any], Awaitable[None]], ...] = (
-    welcome, conversation, thoughts, search, settings, models, keys, completion
+    welcome, conversation, thoughts, search, settings, models, details, question, keys, completion, downloading
 )  # fmt: skip
+
+
+async def first_start(chat: Any) -> None:
+    await chat.sees("Ctrl+L downloads it")
+
+
+async def first_download(chat: Any) -> None:
+    await downloading(chat)
+    await chat.press("escape")
+    await chat.sees("4 min left")
+
+
+async def no_network(chat: Any) -> None:
+    """The words are those of the hub; what counts is that they are there, with what to do."""
+    models = chat.app.models
+    download = models.work.download(models.shelf.recommended.entry.name)
+    download.state, download.error = "failed", RvchatError("The hub cannot be reached", "Check the network.")
+    models.changed()
+    await chat.sees("The hub cannot be reached")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_screens_look_as_they_did(
-    size: tuple[int, int], opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_screens_look_as_they_did(size: tuple[int, int], opened: Any, tmp_path: Path, machine: None) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     store = Store.open(Paths.of(folder, {}).database)
     store.create(told())
     store.close()
-    monkeypatch.setattr(Machine, "host", lambda: Machine("cpu", "processor", 8_000_000_000, 16_000_000_000))
-    monkeypatch.setattr(Machine, "find", Machine.host)
-    monkeypatch.setattr(disk, "free_bytes", lambda folder: 50_000_000_000)
     different: list[str] = []
     async with opened({"text": "ok"}, size=size, conversation="c") as chat:
         for screen in SCREENS:
@@ -181,12 +230,45 @@ async def test_screens_look_as_they_did(
             await screen(chat)
             shown = await snapshot(chat)
             name = f"{screen.__name__}-{size[0]}x{size[1]}.txt"
-            if os.environ.get("RVCHAT_SNAPSHOTS") == "write":
-                (FOLDER / name).write_text(shown, encoding="utf-8")
-            if shown != (FOLDER / name).read_text(encoding="utf-8"):
-                different.append(f"{name}\n{shown}")
+            different += compared(name, shown)
             await leave(chat)
     assert not different, "\n".join(different)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_first_start_looks_as_it_did(size: tuple[int, int], opened: Any, machine: None) -> None:
+    different: list[str] = []
+    async with opened(size=size) as chat:
+        for screen in (first_start, first_download, no_network):
+            await screen(chat)
+            different += compared(f"{screen.__name__}-{size[0]}x{size[1]}.txt", await snapshot(chat))
+    assert not different, "\n".join(different)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of 8 GB, and figures that are the same whatever becomes of the engine's arithmetic."""
+    monkeypatch.setattr(fit, "judge", judged)
+    monkeypatch.setattr(Machine, "host", lambda: Machine("cpu", "processor", 8_000_000_000, 16_000_000_000))
+    monkeypatch.setattr(Machine, "find", Machine.host)
+    monkeypatch.setattr(disk, "free_bytes", lambda folder: 50_000_000_000)
+
+
+def judged(checkpoint: Checkpoint, machine: Machine, context: int = fit.CONTEXT) -> fit.Fit:
+    """Stands for `fit.judge`."""
+    weights, kv, free = parameter_count(checkpoint.config) * 5 // 8, 250_000_000, machine.free or 0
+    share = (weights + kv + 1_000_000_000) / free
+    verdict: fit.Verdict = "fits" if share < 0.9 else "tight" if share < 1.0 else "no"
+    reason = f"needs {share * free / 1e9:.1f} GB of the {free / 1e9:.1f} GB that are free"
+    return fit.Fit(verdict, weights, "int4", kv, 9_000, context, kv, 40_000, free, reason)
+
+
+def compared(name: str, shown: str) -> list[str]:
+    """Nothing where a screen is as it was, else its name and what it is now."""
+    if os.environ.get("RVCHAT_SNAPSHOTS") == "write":
+        (FOLDER / name).write_text(shown, encoding="utf-8")
+    return [] if shown == (FOLDER / name).read_text(encoding="utf-8") else [f"{name}\n{shown}"]
 
 
 async def snapshot(chat: Any) -> str:

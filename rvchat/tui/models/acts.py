@@ -109,10 +109,15 @@ class Models:
         chat = self._app.chat
         if not chat.is_mounted:
             return
-        chat.status.download = words.compact(self.work)
+        chat.status.download = self.downloads
         chat.welcome.offer(self.offer)
         for watcher in self._watchers:
             watcher()
+
+    @property
+    def downloads(self) -> str:
+        """What the status line says of downloads."""
+        return words.compact(self.work, self.key if self._arrived is not None else "")
 
     def take(self, events: Sequence[Event]) -> None:
         """What has happened with the model that is loaded."""

@@ -103,8 +103,8 @@ def entry(row: Listed, now: Now, width: int, names: int) -> Row:
         parts = [about] if now.fetching or now.check is not None else [where, about]
         second = " · ".join(part for part in parts if part)
         return Row(name, row.name, second=second or " ", mark=mark, current=now.loaded)
-    recommended = "recommended" if now.recommended else ""
-    right = " · ".join(part for part in (where, recommended) if part)
+    recommended, pretrained = "recommended" if now.recommended else "", "pretrained" if row.chats is False else ""
+    right = " · ".join(part for part in (where, recommended, pretrained) if part)
     return Row(
         f"{set_cell_size(name, names)}  {right}".rstrip(), row.name, second=about or " ", mark=mark, current=now.loaded
     )
@@ -132,11 +132,11 @@ def _facts(row: Listed, now: Now, here: Installed | None) -> Iterator[tuple[str,
     yield "state", state(row, now) or "not on this machine"
     estimate = " (an estimate: the hub has not been asked)" if row.estimated else ""
     yield "files", size(row).replace("~", "about ") + estimate
-    yield "here", fit(row)
+    yield "fit", fit(row)
     if config is not None:
         yield "context", f"{tokens(config.context)} tokens at most"
     if found is not None:
-        yield "fits here", f"{found.longest:,} tokens of context" if found.longest else "no context"
+        yield "room for", f"{found.longest:,} tokens of context" if found.longest else "no context"
         kept = f"{size_of(found.kv)} for {found.context:,} tokens"
         yield "memory", f"{size_of(found.weights)} of weights as {found.form}, {kept}"
     if row.chats is not None:
@@ -155,13 +155,14 @@ def _facts(row: Listed, now: Now, here: Installed | None) -> Iterator[tuple[str,
             yield ("made of" if number == 0 else ""), f"{file.name}, {size_of(file.size)}"
 
 
-def compact(downloads: Iterable[Download]) -> str:
-    """All downloads in as little room as the status line has."""
-    parts = []
+def compact(downloads: Iterable[Download], loads: str = "") -> str:
+    """All downloads in as little room as the status line has. `loads`: the key that loads what has come."""
+    parts = [f"↓ here, {loads}"] if loads else []
     for download in downloads:
         if download.state in _DOWNLOADS:
-            word = "" if download.state == "running" else f" {_DOWNLOADS[download.state]}"
-            parts.append(f"↓{_share(download.progress) or ' …'}{word}")
+            running = download.state == "running"
+            share = _share(download.progress) or (" …" if running else "")
+            parts.append(f"↓{share}" if running else f"↓{share} {_DOWNLOADS[download.state]}")
     return " ".join(parts)
 
 

@@ -108,7 +108,7 @@ class ModelScreen(Screen[None]):
         ]
         self.query_one("#title", Static).update(Content(" · ".join(["Models", *free])))
         status = self.query_one(StatusLine)
-        status.state, status.download = self._state(), words.compact(self._models.work)
+        status.state, status.download = self._state(), self._models.downloads
         self._look()
 
     def _rows(self, rows: Sequence[Listed]) -> list[Row]:
@@ -164,6 +164,7 @@ class ModelScreen(Screen[None]):
     def _typed(self, event: Input.Changed) -> None:
         self._look_up(event.value.strip())
         self.show()
+        self.entries.to_top()
 
     @work(exclusive=True)
     async def _look_up(self, text: str) -> None:
@@ -301,7 +302,8 @@ def _acts(row: Listed, now: Now) -> list[tuple[str, str, str]]:
     if row.state != "installed":
         size = f" {words.size(row)}" if row.size else ""
         if begun:
-            return [("Enter", "goes on", "fetch"), ("x", "gives up", "end")]
+            again = "goes on" if row.state == "partial" else "tries again"
+            return [("Enter", again, "fetch"), ("x", "gives up", "end")]
         return [("Enter", f"downloads{size}", "fetch")]
     own = row.installed is not None
     acts = [("u", "unloads", "unload")] if now.loaded else [("Enter", "loads", "load")]

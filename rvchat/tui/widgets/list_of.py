@@ -107,6 +107,12 @@ class ListOf(ScrollView, can_focus=True):
             self._at = at
             self._reveal()
 
+    def to_top(self) -> None:
+        """Puts the highlight on the first entry."""
+        self._at = 0
+        if self._entries:
+            self._reveal()
+
     def action_move(self, by: int) -> None:
         if self._entries:
             self._at = max(0, min(self._at + by, len(self._entries) - 1))
