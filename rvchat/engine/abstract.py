@@ -109,7 +109,8 @@ def _embedding(shape: tuple[int, ...], form: Form) -> Any:
         return _plain(shape, form)
     values = _shape(shape, jnp.int8)
     scales = _shape((shape[0], 1), jnp.float32)
-    return QuantisedRows(values, scales, exact=False)
+    columns = _shape(shape[1:], jnp.float32)
+    return QuantisedRows(values, scales, columns, exact=False)
 
 
 def _plain(shape: tuple[int, ...], form: Form) -> Any:

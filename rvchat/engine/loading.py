@@ -25,6 +25,8 @@ Progress = Callable[[str, float], None]
 
 # So many values are converted at a time: what a load needs beyond the parameters themselves.
 BLOCK_VALUES = 1 << 22
+# The sizes of the embedding's columns are taken from runs of rows here and there.
+SAMPLES, SAMPLE_ROWS = 64, 64
 
 DTYPES = {"float32": np.dtype(np.float32), "bf16": np.dtype(jnp.bfloat16)}
 FORMS = {"float32": "F32", "bf16": "BF16"}
@@ -130,10 +132,13 @@ class Loader:
         form = self.storage.embedding(tensor)
         if form != "int8":
             return self.plain([tensor], form)[0]
-        values, scales = np.empty(weight.shape, np.int8), np.empty((weight.shape[0], 1), np.float32)
+        vocab = weight.shape[0]
+        values, scales = np.empty(weight.shape, np.int8), np.empty((vocab, 1), np.float32)
+        starts = np.linspace(0, vocab, SAMPLES, endpoint=False).astype(int).tolist()
+        columns = quantising.columns(np.concatenate([tensor.rows(i, min(i + SAMPLE_ROWS, vocab)) for i in starts]))
         for start, stop in self.blocks(weight.shape):
-            values[start:stop], scales[start:stop, 0] = quantising.int8(tensor.rows(start, stop))
-        return QuantisedRows(on_device(values), on_device(scales), self.storage.exact)
+            values[start:stop], scales[start:stop, 0] = quantising.int8(tensor.rows(start, stop) / columns)
+        return QuantisedRows(on_device(values), on_device(scales), on_device(columns), self.storage.exact)
 
     def table(self) -> Table | None:
         """The per-layer table as its file stores it, where a step can read rows of that form."""

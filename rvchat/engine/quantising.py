@@ -54,6 +54,12 @@ def int4(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.uint8], npt.N
     return pack_nibbles(np.asarray(q).reshape(n, -1, GROUP)), np.asarray(scales).reshape(n, inputs // GROUP)
 
 
+def columns(sample: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """A scale for each column of a table of which `sample` [n, inputs] are some rows: how large it is. # [inputs]"""
+    size = np.sqrt(np.square(sample, dtype=np.float64).mean(0))
+    return np.where(size > 0, size, 1.0).astype(np.float32)
+
+
 def int8(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
     """Rows of a weight [n, inputs], one scale a row. # int8 [n, inputs], float32 [n]"""
     q, scales = _fit(weights, -127, 127, INT8_LARGEST, jnp.float32)

@@ -76,7 +76,8 @@ def overwrite(copy: Path) -> None:
 def age(copy: Path) -> None:
     raw = copy.read_bytes()
     (length,) = struct.unpack_from("<Q", raw)
-    old = raw[8 : 8 + length].replace(b'\\"version\\": 1', b'\\"version\\": 0')
+    current = f'\\"version\\": {keeping.VERSION}'.encode()
+    old = raw[8 : 8 + length].replace(current, b'\\"version\\": 0')
     assert old != raw[8 : 8 + length]
     copy.write_bytes(raw[:8] + old + raw[8 + length :])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
@@ -120,13 +122,18 @@ def test_a_product_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("rows", [1, 2, 40])
 def test_the_head_and_the_rows_of_a_quantised_embedding_agree(rows: int) -> None:
-    w = weights(300, 64)
-    integers, scales = quantising.int8(w)
-    table = QuantisedRows(jnp.asarray(integers), jnp.asarray(scales[:, None]), exact=False)
-    stands_for = integers * scales[:, None]
+    w = weights(300, 64) * np.geomspace(0.1, 10.0, 64, dtype=np.float32)
+    columns = quantising.columns(w)
+    integers, scales = quantising.int8(w / columns)
+    table = QuantisedRows(jnp.asarray(integers), jnp.asarray(scales[:, None]), jnp.asarray(columns), exact=False)
+    stands_for = integers * scales[:, None] * columns
+    lost = np.linalg.norm(stands_for - w, axis=0) / np.linalg.norm(w, axis=0)
+    assert lost.max() < 0.03  # of the smallest column too
     np.testing.assert_allclose(table.rows(jnp.asarray([[5, 299]])), stands_for[[[5, 299]]], rtol=1e-6)
     x = np.random.default_rng(5).standard_normal((rows, 64)).astype(np.float32)
-    bound = np.abs(stands_for).sum(-1).max() * np.abs(x).max() / 254  # half a step of the activations' rounding
+    bound = (
+        np.abs(stands_for / columns).sum(-1).max() * np.abs(x * columns).max() / 254
+    )  # half a step of the activations' rounding
     assert np.abs(np.asarray(table.product(jnp.asarray(x))) - x @ stands_for.T).max() < bound
-    exact = QuantisedRows(table.values, table.scales, exact=True)
+    exact = replace(table, exact=True)
     np.testing.assert_allclose(exact.product(jnp.asarray(x)), x @ stands_for.T, rtol=1e-4, atol=1e-5)
