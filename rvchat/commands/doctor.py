@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rvchat.config import Paths
+from rvchat.errors import RvchatError
 
 if TYPE_CHECKING:
     from rvchat.hub.devices import Devices
@@ -61,6 +62,11 @@ def run(paths: Paths, *, as_json: bool) -> int:
     machine = _machine(found)
     report = _report(paths, found, machine)
     problems = problems_of(found, report["folders"])
+    try:
+        report["models"] = _models(paths, machine)
+    except RvchatError as error:
+        report["models"] = []
+        problems.append(Problem(error.message, error.hint, serious=True))
     if as_json:
         whole = {**report, "folders": [asdict(f) for f in report["folders"]], "problems": [asdict(p) for p in problems]}
         print(json.dumps(whole, ensure_ascii=False, indent=1))
@@ -95,7 +101,6 @@ def _report(paths: Paths, found: Devices, machine: Machine) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "folders": folders,
         "environment": _environment(),
-        "models": _models(paths, machine),
     }
 
 
@@ -125,7 +130,7 @@ def _environment() -> dict[str, str]:
 def _folder(use: str, path: Path) -> Folder:
     from rvchat.hub.disk import free_bytes
 
-    place = next(p for p in (path, *path.parents) if p.exists())
+    place = next((p for p in (path, *path.parents) if os.access(p, os.F_OK)), path)
     used = 0
     for root, _, files in os.walk(path):
         for file in files:

@@ -11,7 +11,7 @@ from typing import Any
 from rvchat.config import Paths
 from rvchat.engine.config import ModelConfig
 from rvchat.errors import BadInputError, ModelError, RvchatError
-from rvchat.hub import REPOSITORY
+from rvchat.hub import REPOSITORY, disk
 from rvchat.types import Sampling
 
 OWN = Path(__file__).with_name("catalogue.toml")
@@ -76,6 +76,7 @@ class Catalogue:
         return replace(entry, name=name, revision=revision) if entry and at and revision else None
 
 
+@disk.reading()
 def read(paths: Paths) -> Catalogue:
     """The catalogue with what the user's models.toml adds. What is wrong there is named in `problems` and left out."""
     own = _Reading.of(OWN)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from rvchat.engine.memory import gigabytes
@@ -12,13 +14,25 @@ from rvchat.errors import RvchatError
 ROOM = "Make room (`rvchat models rm`), or set HF_HOME to a folder on another disk."
 
 
+@contextlib.contextmanager
+def reading() -> Iterator[None]:
+    """Says in words what may not be looked into."""
+    try:
+        yield
+    except PermissionError as error:
+        raise RvchatError(
+            f"{error.filename} cannot be looked into: {error.strerror}",
+            "Check the permissions of its folders, or name others (HF_HOME, --data).",
+        ) from error
+
+
 def free_bytes(folder: Path) -> int | None:
     """Bytes free where `folder` is or would be made; None where nothing says."""
     for place in (folder, *folder.parents):
-        if place.exists():
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             try:
                 return shutil.disk_usage(place).free
-            except OSError:
+            except PermissionError:
                 return None
     return None
 

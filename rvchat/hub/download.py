@@ -59,6 +59,8 @@ class Pull:
             return self._run(remote, track)
         except CancelledError:
             raise
+        except PermissionError as error:
+            raise disk.refused(error, Path(error.filename or remote.place.cache), 0) from error
         except Exception as error:
             worded = remote.in_words(error, self.entry.repo, self.entry.revision)
             if worded is error:

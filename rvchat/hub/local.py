@@ -14,7 +14,7 @@ from rvchat.config import Paths
 from rvchat.engine.config_hf import GEMMA3_TYPES, GEMMA4_TYPES
 from rvchat.engine.gguf import GGUF
 from rvchat.errors import ModelError
-from rvchat.hub import fit, needed, partials, pins, starter
+from rvchat.hub import disk, fit, needed, partials, pins, starter
 from rvchat.hub.catalogue import DEFAULT_REVISION, Catalogue, Entry
 from rvchat.hub.pins import Pin, RemoteFile
 from rvchat.hub.place import Place, RepositoryPlace
@@ -51,6 +51,7 @@ class Installed:
         return self.path if self.path.is_dir() else self.path.parent
 
 
+@disk.reading()
 def installed(paths: Paths, catalogue: Catalogue) -> list[Installed]:
     """Every model that can be loaded."""
     found = [*_starter(paths), *_imported(paths), *_from_hub(paths, catalogue)]
@@ -72,6 +73,7 @@ def find(name: str, paths: Paths, catalogue: Catalogue) -> Installed | None:
     return fitting[0] if len(fitting) == 1 else None
 
 
+@disk.reading()
 def begun(entry: Entry, paths: Paths) -> Installed | None:
     """What is here of a model that is not whole; None where there is nothing."""
     pin = needed.pinned(paths, entry.repo, entry.revision, entry.file)

@@ -46,9 +46,9 @@ def is_busy(place: RepositoryPlace, file: RemoteFile) -> bool:
 
 
 def size_here(place: RepositoryPlace, file: RemoteFile) -> int:
-    """Bytes of a file that are here, whole or in part."""
+    """Bytes of a file that are here, whole or in part; none where the cache cannot be looked into."""
     for path in (place.blob(file.blob), place.partial(file.blob)):
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             return min(path.stat().st_size, file.size)
     return 0
 

@@ -119,7 +119,9 @@ def write_json(file: Path, value: object) -> None:
             os.unlink(temporary)
             raise
     except OSError as error:
-        raise RvchatError(f"{file} cannot be written: {error.strerror}") from error
+        reason = error.strerror or str(error)
+        hint = "Check its folder and the room there, or name another with --data (or RVCHAT_DATA)."
+        raise RvchatError(f"{file} cannot be written: {reason}", hint) from error
 
 
 def forget(paths: Paths, pin: Pin, *, coming: bool = False) -> None:

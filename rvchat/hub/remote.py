@@ -40,6 +40,10 @@ class Remote:
     def listing(self, repo: str, revision: str) -> Pin:
         """What the repository has at `revision` now. Raises NoHubError for an answer that makes no sense."""
         self._check_online()
+        try:
+            huggingface_hub.get_session()
+        except ValueError as error:
+            raise BadInputError(f"A proxy has an address that is none: {error}", failures.PROXY) from error
         api = huggingface_hub.HfApi(endpoint=self.place.endpoint, token=self.token)
         try:
             info = api.model_info(repo, revision=revision, files_metadata=True, timeout=ANSWER_S)

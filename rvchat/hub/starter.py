@@ -18,6 +18,7 @@ import filelock
 
 from rvchat.config import Paths, private_folder
 from rvchat.errors import ModelError, RvchatError
+from rvchat.hub import disk
 
 STARTER = "starter"
 FILE = "gemma-3-270m-q4_k_m.gguf"
@@ -33,6 +34,7 @@ BLOCK = 1 << 20
 Progress = Callable[[str, float | None], None]
 
 
+@disk.reading()
 def is_available(paths: Paths) -> bool:
     """Whether the starter can be had without a network: it is assembled, or its package is installed."""
     return _file(paths).exists() or _parts() is not None

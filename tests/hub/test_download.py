@@ -75,9 +75,11 @@ def test_a_model_that_is_here_needs_no_network(hub: Hub, pull: Pulls) -> None:
     hub.publish(REPO, "gemma3")
     path = pull(REPO)
     hub.close()
-    seen = len(hub.seen)
-    assert pull(REPO) == path
+    seen, heard = len(hub.seen), list[Progress]()
+    assert pull(REPO, on_progress=heard.append) == path
     assert len(hub.seen) == seen
+    # What has been found right is not read again.
+    assert ("checking", "config.json") not in {(now.stage, now.file) for now in heard}
 
 
 def test_shards_come_as_the_index_names_them(hub: Hub, pull: Pulls) -> None:
