@@ -122,7 +122,6 @@ class FileFetch:
         except WrongContentError as error:
             self._job.track.note(f"{error}: once more from the start")
             self._partial.unlink(missing_ok=True)
-            self._furthest = 0
             try:
                 self._complete()
             except WrongContentError:

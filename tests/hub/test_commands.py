@@ -64,7 +64,7 @@ def test_the_list(run: Run) -> None:
     assert listed.code == 0
     (line,) = [line for line in listed.out.splitlines() if line.startswith("gemma-4-e2b-it-qat-q4_0-gguf ")]
     assert "~3.4 GB" in line
-    assert "needs 4.3 GB of the 24.0 GB that are free" in line
+    assert "needs 4.2 GB of the 24.0 GB that are free" in line
     assert not listed.err
 
 

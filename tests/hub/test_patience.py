@@ -19,6 +19,7 @@ from tests.loopback_hub import QUICK, Hub
 GGUF = "acme/gemma-small-gguf"
 MIDDLE = 200_000
 Pulls = Callable[..., Path]
+Stopped = Callable[[str, int], None]
 
 
 @pytest.fixture
@@ -71,6 +72,23 @@ def test_a_network_that_breaks_often_is_borne_as_long_as_something_comes(hub: Hu
     assert pull(GGUF).read_bytes() == weights
     assert cuts.times == 0
     assert hub.starts() == [number * step for number in range(15)]
+
+
+def test_after_wrong_bytes_it_is_as_patient_as_before(hub: Hub, pull: Pulls, weights: bytes) -> None:
+    hub.fail("storage", change=lambda data: data[:MIDDLE] + b"\xff\0" + data[MIDDLE + 2 :])
+    cuts = hub.fail("storage", times=10, end="cut", after=len(weights) // 11)
+    assert pull(GGUF).read_bytes() == weights
+    assert cuts.times == 0
+
+
+def test_more_than_the_whole_is_begun_anew(hub: Hub, pull: Pulls, stopped: Stopped, weights: bytes) -> None:
+    """That is no fault of the network's: of wrong bytes from there one answer is still borne."""
+    stopped(GGUF, MIDDLE)
+    (partial,) = Place.of().cache.glob("*/blobs/*.rvchat")
+    partial.write_bytes(weights + b"more")
+    hub.fail("storage", change=lambda data: data[:MIDDLE] + b"\xff\0" + data[MIDDLE + 2 :])
+    assert pull(GGUF).read_bytes() == weights
+    assert hub.starts()[-2:] == [0, 0]
 
 
 def test_addresses_may_expire_more_than_once(hub: Hub, pull: Pulls, weights: bytes) -> None:

@@ -1,13 +1,12 @@
-"""Processes that are killed, that meet, and that run out of room."""
+"""Processes that are killed, and that meet."""
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ import pytest
 
 from rvchat.config import Paths
 from rvchat.engine.safetensors import open_file
-from rvchat.errors import RvchatError
 from rvchat.hub import catalogue, local
 from rvchat.hub.place import Place
 from tests.loopback_hub import GOLDENS, Hub
@@ -72,19 +70,6 @@ def kill_and_resume(hub: Hub, paths: Paths, places: list[int]) -> Path:
     return path
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A file system of 66 MB as the cache; skips where none can be mounted."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=66m", "tmpfs", str(folder)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting is not allowed here")
-    monkeypatch.setenv("HF_HOME", str(folder))
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 def test_a_killed_pull_goes_on_where_it_was(hub: Hub, paths: Paths) -> None:
     files = hub.publish(GGUF, "gemma4-e2b-q4_0")
     data = files["gemma4-e2b-q4_0.gguf"]
@@ -132,55 +117,6 @@ def test_ctrl_c_keeps_what_has_come_and_says_how_to_go_on(hub: Hub, paths: Paths
     assert f"rvchat models pull {GGUF}" in err
     assert "Traceback" not in err
     assert not out
-
-
-def test_a_disk_that_fills_up_stops_it_and_nothing_half_written_counts(
-    hub: Hub, pull: Pulls, paths: Paths, small_disk: Path
-) -> None:
-    files = hub.publish(REPO, "gemma3")
-    filler = small_disk / "other"
-
-    def fill(sent: int) -> None:
-        if sent > 300_000 and not filler.exists():
-            with filler.open("wb", buffering=0) as out, contextlib.suppress(OSError):
-                while out.write(b"\0" * 65536):
-                    pass
-
-    hub.on_sent = fill
-    hub.fail("storage", file="model.safetensors", rate=2e6)
-    with pytest.raises(RvchatError, match="disk is full") as caught:
-        pull(REPO)
-    assert "What has been fetched is kept" in caught.value.hint
-    assert not from_hub(paths)
-    kept = partial_size()
-    assert 0 < kept < len(files["model.safetensors"])
-    filler.unlink()
-    hub.on_sent = lambda sent: None
-    assert (pull(REPO) / "model.safetensors").read_bytes() == files["model.safetensors"]
-    assert hub.starts()[-1] == kept
-
-
-def test_a_write_that_the_disk_refuses(
-    hub: Hub, pull: Pulls, stopped: Callable[[str, int], None], paths: Paths
-) -> None:
-    """The kernel's own device for it stands where the partial file would be."""
-    hub.publish(GGUF, "gemma4-e2b-q4_0")
-    stopped(GGUF, 1)
-    (partial,) = Place.of().cache.glob("*/blobs/*.rvchat")
-    partial.unlink()
-    partial.symlink_to("/dev/full")
-    with pytest.raises(RvchatError, match="disk is full"):
-        pull(GGUF)
-    assert not from_hub(paths)
-
-
-def test_what_has_no_room_is_refused_before_its_first_byte(hub: Hub, pull: Pulls, small_disk: Path) -> None:
-    hub.publish(REPO, "gemma3")
-    (small_disk / "other").write_bytes(b"\0" * (2 << 20))
-    with pytest.raises(RvchatError, match=r"needed in .*, and 0.1 GB are free") as caught:
-        pull(REPO)
-    assert "Nothing has been fetched" in caught.value.hint
-    assert hub.sent == 0
 
 
 @pytest.mark.long
