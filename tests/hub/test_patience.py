@@ -81,14 +81,16 @@ def test_after_wrong_bytes_it_is_as_patient_as_before(hub: Hub, pull: Pulls, wei
     assert cuts.times == 0
 
 
-def test_more_than_the_whole_is_begun_anew(hub: Hub, pull: Pulls, stopped: Stopped, weights: bytes) -> None:
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_more_than_the_whole_is_begun_anew(wrong: int, hub: Hub, pull: Pulls, stopped: Stopped, weights: bytes) -> None:
     """That is no fault of the network's: of wrong bytes from there one answer is still borne."""
     stopped(GGUF, MIDDLE)
     (partial,) = Place.of().cache.glob("*/blobs/*.rvchat")
     partial.write_bytes(weights + b"more")
-    hub.fail("storage", change=lambda data: data[:MIDDLE] + b"\xff\0" + data[MIDDLE + 2 :])
+    before = len(hub.starts())
+    hub.fail("storage", times=wrong, change=lambda data: data[:MIDDLE] + b"\xff\0" + data[MIDDLE + 2 :])
     assert pull(GGUF).read_bytes() == weights
-    assert hub.starts()[-2:] == [0, 0]
+    assert hub.starts()[before:] == [0] * (1 + wrong)
 
 
 def test_addresses_may_expire_more_than_once(hub: Hub, pull: Pulls, weights: bytes) -> None:
