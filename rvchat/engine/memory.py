@@ -65,6 +65,13 @@ KEPT_WINDOWS = 16
 KEPT_CONTEXTS = 4
 
 
+def _coarse(count: int) -> int:
+    """Down to three binary digits. What is free is never the same twice, and programs are compiled, and kept for the
+    next start, for one number of pages."""
+    shift = max(0, count.bit_length() - 3)
+    return count >> shift << shift
+
+
 def _device_free() -> int | None:
     import jax
 
@@ -97,7 +104,7 @@ class KVPlan:
         most = min(config.context, wanted or (config.context if budget is not None else USUAL_CONTEXT))
         if budget is None:
             available = _device_free() if free is None else free
-            budget = KV_MOST if available is None else min(KV_MOST, int(available * KV_SHARE))
+            budget = KV_MOST if available is None else _coarse(min(KV_MOST, int(available * KV_SHARE)))
             contexts = 1
         else:
             contexts = KEPT_CONTEXTS

@@ -119,6 +119,20 @@ def test_room_that_one_kind_of_layers_has_and_the_other_has_not(small: ModelConf
     table.release(sequence)
 
 
+def test_sliding_layers_hold_the_pages_that_are_seen_and_no_other(small: ModelConfig) -> None:
+    """A token sees its window, of which it is one."""
+    _, table = on_a_ledger(small, full=24)
+    sequence, _ = table.begin(text(2))
+    window = small.sliding.window or 0
+    for position in range(CONTEXT):
+        table.trim(sequence, position)
+        seen = {place // PAGE for place in range(max(0, position - window + 1), position)}
+        assert set(sequence.pages["sliding"]) == seen
+        assert set(sequence.pages["full"]) == set(range(-(-position // PAGE)))
+        table.extend(sequence, position, position + 1)
+    table.release(sequence)
+
+
 @pytest.mark.parametrize("sliding", [3, 4, 5])
 def test_a_prompt_is_read_in_pieces_that_its_window_leaves_room_for(small: ModelConfig, sliding: int) -> None:
     """A window of 8 is in three pages at most; the pieces that are read at once may be shorter than usual."""
@@ -510,3 +524,15 @@ def test_the_window_where_a_turn_starts_is_marked_before_the_turn_is_read(small:
     chunks = list(engine.generate(Request(edited, GREEDY, max_new_tokens=9)))
     assert chunks[-1].stats.reused_tokens == 32
     assert ids_of(chunks) == continued(edited, 0, 9)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_what_is_free_makes_few_shapes(name: str) -> None:
+    """Programs are compiled for a number of pages: another start, with a little more or less free, finds them."""
+    config = published(name)
+    plans = []
+    for free in range(8 << 30, 16 << 30, 32 << 20):
+        plan = plan_of(config, None, free=free)
+        assert pool_bytes(config, plan) <= free // 4
+        plans.append((plan.max_context, *plan.pages.values()))
+    assert len(set(plans)) <= 5
