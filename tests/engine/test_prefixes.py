@@ -86,6 +86,18 @@ def test_a_kept_page_stays_kept_when_somebody_passes_through_it() -> None:
     assert tree.give_up("sliding") == {"sliding": [2]}
 
 
+def test_a_page_that_was_given_up_is_kept_no_more_when_it_is_written_again() -> None:
+    tree = PrefixTree()
+    (again,) = path_of(tree, [(1,)], 1)
+    leave(tree, [again])
+    assert tree.give_up("sliding") == {"sliding": [1]}
+    leave(tree, path_of(tree, [(2,)], 2))
+    again.pages["sliding"] = 3
+    tree.use(again, "sliding")
+    tree.leave(again, "sliding", keep=False)
+    assert tree.give_up("sliding") == {"sliding": [3]}
+
+
 def test_what_cannot_be_reached_any_more_goes_in_both_pools() -> None:
     tree = PrefixTree()
     trunk = path_of(tree, [(1,), (2,)], 1)
