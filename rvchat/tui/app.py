@@ -129,16 +129,16 @@ class RvchatApp(App[None]):
         """What is not needed to draw the first screen."""
         first = not self.options.paths.database.exists()
         self.chat.prompt.use_keys(self.settings.keys)
+        await self.models.find_machine()
         store, session = await asyncio.to_thread(self._open)
         self.store, self.session = store, session
         model = self.options.model
+        if model is not None:
+            session.load(model)  # before anything can be asked
         await self.chat.begin(session, store, self.options.conversation, defaults=self.settings)
         self.chat.welcome.show(first=first, missing="" if model is not None else self.options.missing)
         for problem in (*self.settings.problems, *([store.problem] if store.problem else [])):
             self.chat.tell(problem, bad=True, more=True)
-        await self.models.find_machine()
-        if model is not None:
-            session.load(model)
         self.chat.sending.send_early()
         if (kept := draft.take(self.options.paths.data)) and not self.chat.prompt.text:
             self.chat.prompt.load(kept)
@@ -167,17 +167,21 @@ class RvchatApp(App[None]):
 
     async def action_quit(self) -> None:
         """Leaves at once: an answer that is being made is kept as far as it is, and so is what was not sent yet."""
-        for node in (self.chat.prompt, self.chat):  # an Enter pressed a moment before is still on its way
-            done = asyncio.Event()
-            node.call_later(done.set)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(done.wait(), _PATIENCE_S)
+        await self._caught_up()
         self.bridge.detach()
         await self.models.work.close()
         draft.keep(self.options.paths.data, self.chat.prompt.whole)
         if self.session is not None:
             await asyncio.to_thread(self.session.close)
         self.exit()
+
+    async def _caught_up(self) -> None:
+        """Returns when what was typed a moment before has come to where it goes."""
+        for node in (self.chat.prompt, self.chat):
+            done = asyncio.Event()
+            node.call_later(done.set)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(done.wait(), _PATIENCE_S)
 
     def _fatal_error(self) -> None:
         """An error of the application itself. Textual would print a screenful of it over the terminal."""
@@ -250,6 +254,7 @@ class RvchatApp(App[None]):
         if self.screen is self.chat:
             self.actions.settings()
 
-    def action_editor(self) -> None:
+    async def action_editor(self) -> None:
         if self.screen is self.chat:
+            await self._caught_up()
             self.actions.edit()

@@ -304,7 +304,7 @@ def test_errors_of_a_model_are_one_line_on_the_screen(terminal: Start, tmp_path:
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUF\x03\0\0\0 and nothing else")
     app = terminal(options=("-m", str(path)))
-    app.sees("is damaged", "no model")
+    app.sees("damaged:", "no model")
     assert "Traceback" not in app.screen
     app.type("still typing")
     app.sees("still typing")
