@@ -305,42 +305,11 @@ def checkpoint(golden: str, *, shards: bool = False) -> dict[str, bytes]:
     return files | extra | (_sharded(weights) if shards else {"model.safetensors": weights})
 
 
-def with_words(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """A checkpoint in safetensors that can be asked: its embedding has a row for every token of the tokenizer. Rows
-    that it had not are zero, and change no score of the others."""
-    config, name = json.loads(files["config.json"]), "model.embed_tokens.weight"
-    tokens = json.loads(files["tokenizer.json"])["model"]["vocab"]
-    config["vocab_size"] = max(tokens.values()) + 1
-    header, data = _read(files["model.safetensors"])
-    start, stop = header[name]["data_offsets"]
-    rows, width = header[name]["shape"]
-    more = data[start:stop] + bytes((stop - start) // rows * (config["vocab_size"] - rows))
-    header[name] |= {
-        "shape": [config["vocab_size"], width],
-        "data_offsets": [len(data), len(data) + len(more)],
-    }
-    header["unused"] = {"dtype": "U8", "shape": [stop - start], "data_offsets": [start, stop]}
-    weights = _written(header, data + more)
-    return {**files, "config.json": json.dumps(config).encode(), "model.safetensors": weights}
-
-
-def _read(weights: bytes) -> tuple[dict[str, Any], bytes]:
-    """Header and data. Format: the safetensors specification."""
-    (length,) = struct.unpack_from("<Q", weights)
-    header = json.loads(weights[8 : 8 + length])
-    header.pop("__metadata__", None)
-    return header, weights[8 + length :]
-
-
-def _written(header: Mapping[str, Any], data: bytes) -> bytes:
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + data
-
-
 def _sharded(weights: bytes) -> dict[str, bytes]:
-    """The same tensors in two files with an index."""
-    header, data = _read(weights)
+    """The same tensors in two files with an index. Format: the safetensors specification."""
+    (length,) = struct.unpack_from("<Q", weights)
+    header, data = json.loads(weights[8 : 8 + length]), weights[8 + length :]
+    header.pop("__metadata__", None)
     names = sorted(header)
     files, places = {}, {}
     for number, part in enumerate((names[::2], names[1::2]), 1):
@@ -350,6 +319,8 @@ def _sharded(weights: bytes) -> dict[str, bytes]:
             entries[name] = {**header[name], "data_offsets": [len(body), len(body) + stop - start]}
             body += data[start:stop]
             places[name] = file
-        files[file] = _written(entries, body)
+        text = json.dumps(entries).encode()
+        text += b" " * (-len(text) % 8)
+        files[file] = struct.pack("<Q", len(text)) + text + body
     index = json.dumps({"metadata": {}, "weight_map": places}).encode()
     return {**files, "model.safetensors.index.json": index}

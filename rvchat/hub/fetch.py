@@ -170,7 +170,6 @@ class FileFetch:
 
     def _try(self, out: BinaryIO) -> None:
         job = self._job
-        job.check_stop()
         url = job.remote.url(job.pin.repo, job.pin.commit, self._file.name)
         transfer = Transfer(url, job.remote.headers(), self._at, job.patience.window)
         try:

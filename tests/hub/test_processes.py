@@ -104,6 +104,26 @@ def test_a_process_that_waits_takes_over_from_one_that_is_killed(hub: Hub, paths
     assert hub.starts() == [0, 100_000]
 
 
+def test_removing_what_another_process_fetches_is_refused_and_disturbs_nothing(hub: Hub, paths: Paths) -> None:
+    files = hub.publish(GGUF, "gemma4-e2b-q4_0")
+    slow = hub.fail("storage", end="stall", after=100_000)
+    process = start(paths, GGUF)
+    wait_for_partial(100_000)
+    command = [*COMMAND[:-1], "rm", GGUF, "--data", str(paths.data)]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert f"{GGUF} is being fetched at this moment. Stop that first" in refused.stderr
+    assert partial_size() == 100_000
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert slow.times == 0
+    assert finish(start(paths, GGUF)).read_bytes() == files["gemma4-e2b-q4_0.gguf"]
+    assert hub.starts() == [0, 100_000]
+    removed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert removed.returncode == 0, removed.stderr
+    assert not list(Place.of().cache.glob("models--*"))
+
+
 def test_ctrl_c_keeps_what_has_come_and_says_how_to_go_on(hub: Hub, paths: Paths) -> None:
     hub.publish(GGUF, "gemma4-e2b-q4_0")
     hub.fail("storage", end="stall", after=100_000)
