@@ -66,6 +66,13 @@ def test_a_part_from_another_place_is_not_written(hub: Hub, pull: Pulls, weights
     assert hub.starts() == [0, MIDDLE, 0, MIDDLE, 0]
 
 
+def test_where_the_server_has_less_than_is_here_it_begins_again(hub: Hub, pull: Pulls, weights: bytes) -> None:
+    hub.fail("storage", end="cut", after=MIDDLE)
+    hub.fail("storage", change=lambda data: data[: MIDDLE - 1])
+    assert pull(GGUF).read_bytes() == weights
+    assert hub.starts() == [0, MIDDLE, 0]
+
+
 def test_a_network_that_breaks_often_is_borne_as_long_as_something_comes(hub: Hub, pull: Pulls, weights: bytes) -> None:
     step = len(weights) // 15
     cuts = hub.fail("storage", times=14, end="cut", after=step)
@@ -132,6 +139,19 @@ def test_without_a_length_it_comes_too(hub: Hub, pull: Pulls, weights: bytes) ->
     hub.fail("storage", lengthless=True)
     assert pull(GGUF).read_bytes() == weights
     assert len(hub.starts()) == 1
+
+
+def test_without_a_length_an_early_end_is_a_fault_too(hub: Hub, pull: Pulls, weights: bytes) -> None:
+    """Nothing in the answer says that it is too short."""
+    cut = hub.fail("storage", times=3, lengthless=True, end="cut", after=MIDDLE)
+    done = Within(lambda stop: pull(GGUF, stop=stop), 20)
+    assert done.found[0].read_bytes() == weights
+    cut.times, cut.after = float("inf"), 0
+    pulled = hub.add(GGUF, {"other.gguf": weights + b"\0"})
+    tried = len(hub.starts())
+    done = Within(lambda stop: pull(f"{GGUF}@{pulled}", stop=stop), 20)
+    assert "keeps ending early" in str(done.error[0])
+    assert len(hub.starts()) - tried == 1 + len(QUICK.pauses)
 
 
 def test_when_it_is_stopped_the_connection_ends(hub: Hub, pull: Pulls, weights: bytes) -> None:
