@@ -17,6 +17,8 @@ from rvchat.kernels.quantised import precision_of
 
 Array = jax.Array
 
+# Decoding takes so many pages of a full-attention layer a turn: alone, a page is too little work for what a turn costs.
+TURN_PAGES = 4
 # Finite, so that a row that sees nothing (padding) gives numbers and not NaN.
 MASKED = -1e30
 
@@ -27,7 +29,8 @@ class Pages:
     """One kind's pages for this step, read only.
 
     keys, values: [L, pages, K, page, H], numbers or bits of bfloat16; table: int32 [S, context pages], the page of the
-    pool that holds each page of a sequence's positions; start: int32 [S], how many tokens of each sequence they hold.
+    pool that holds each page of a sequence's positions, or 0; start: int32 [S], how many tokens of each sequence they
+    hold.
     """
 
     keys: Array
@@ -41,15 +44,22 @@ class Pages:
 
 
 def take_pages(pool: Array, layer: Array | int, ids: Array) -> Array:
-    """The pages `ids` [S] of `layer`, as slices: a gather over a pool copies it on some backends.
+    """The pages `ids` [S, P] of `layer`, as slices: a gather over a pool copies it on some backends.
 
-    # [S, K, page, H], in float32 where the pool holds bits
+    # [S, K, P * page, H], in float32 where the pool holds bits
     """
     zero = jnp.int32(0)
     layer = jnp.asarray(layer, jnp.int32)
     size = (1, 1, *pool.shape[2:])
-    slices = [lax.dynamic_slice(pool, (layer, ids[s], zero, zero, zero), size)[0] for s in range(ids.shape[0])]
-    pages = slices[0] if len(slices) == 1 else jnp.concatenate(slices)
+
+    def joined(parts: list[Array], axis: int) -> Array:
+        return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis)
+
+    def row(s: int) -> Array:  # [1, K, P * page, H]
+        places = [(layer, ids[s, p], zero, zero, zero) for p in range(ids.shape[1])]
+        return joined([lax.dynamic_slice(pool, place, size)[0] for place in places], axis=2)
+
+    pages = joined([row(s) for s in range(ids.shape[0])], axis=0)
     return from_bits(pages) if pages.dtype == BITS else pages
 
 
@@ -139,10 +149,14 @@ def attention(
     )
 
     size = pages.page_size
+    together = max(1, TURN_PAGES // s) if q_len == 1 and window is None else 1
+    table = jnp.pad(pages.table, ((0, 0), (0, together - 1)))  # the last turn may reach beyond it
 
     def turn(i: Array, state: tuple[Array, Array, Array]) -> tuple[Array, ...]:
-        ids = lax.dynamic_index_in_dim(pages.table, i, axis=1, keepdims=False)  # [S]
-        positions = jnp.broadcast_to(i * size + jnp.arange(size, dtype=jnp.int32), (s, size))
+        place = first + i * together
+        ids = lax.dynamic_slice_in_dim(table, place, together, axis=1)  # [S, P]
+        positions = place * size + jnp.arange(together * size, dtype=jnp.int32)
+        positions = jnp.broadcast_to(positions, (s, together * size))
         return absorb(
             state,
             take_pages(pages.keys, layer, ids),
@@ -154,6 +168,7 @@ def attention(
     if window is not None:
         first = jnp.maximum(q_positions[:, 0].min() - window + 1, 0) // size
     last = (pages.start.max() + size - 1) // size
-    _, total, out = lax.fori_loop(first, last, turn, state)
+    turns = (last - first + together - 1) // together
+    _, total, out = lax.fori_loop(0, turns, turn, state)
     out = out / jnp.maximum(total, 1e-30)[..., None]
     return jnp.moveaxis(out, 3, 1).reshape(s, q_len, n, h).astype(q.dtype)  # [S, Q, N, H]

@@ -38,18 +38,19 @@ class Case:
 
     def __init__(self, seed: int, page_size: int, starts: list[int], counts: list[int], new: int) -> None:
         rng = np.random.default_rng(seed)
+        self.sequences = len(starts)
         self.starts, self.counts = np.array(starts), np.array(counts)
         context_pages = -(-CONTEXT // page_size)
-        pages = 1 + S * context_pages
+        pages = 1 + self.sequences * context_pages
         shape = (LAYERS, pages, K, page_size, H)
         # What no sequence holds is large: seen through a mask that leaks, it would change everything.
         pool_k, pool_v = np.full(shape, 50.0, np.float32), np.full(shape, 50.0, np.float32)
-        self.keys = rng.normal(size=(S, CONTEXT + new, K, H)).astype(np.float32)
-        self.values = rng.normal(size=(S, CONTEXT + new, K, H)).astype(np.float32)
+        self.keys = rng.normal(size=(self.sequences, CONTEXT + new, K, H)).astype(np.float32)
+        self.values = rng.normal(size=(self.sequences, CONTEXT + new, K, H)).astype(np.float32)
         places = rng.permutation(np.arange(1, pages))
-        table = np.zeros((S, context_pages), np.int32)
+        table = np.zeros((self.sequences, context_pages), np.int32)
         at = 0
-        for s in range(S):
+        for s in range(self.sequences):
             for page in range(-(-int(starts[s]) // page_size)):
                 table[s, page] = places[at]
                 for slot in range(page_size):
@@ -61,9 +62,9 @@ class Case:
         self.pages = Pages(
             jnp.asarray(pool_k), jnp.asarray(pool_v), jnp.asarray(table), jnp.asarray(self.starts, jnp.int32)
         )
-        self.k_new = np.stack([self.keys[s, starts[s] : starts[s] + new] for s in range(S)])
-        self.v_new = np.stack([self.values[s, starts[s] : starts[s] + new] for s in range(S)])
-        for s in range(S):
+        self.k_new = np.stack([self.keys[s, starts[s] : starts[s] + new] for s in range(self.sequences)])
+        self.v_new = np.stack([self.values[s, starts[s] : starts[s] + new] for s in range(self.sequences)])
+        for s in range(self.sequences):
             self.k_new[s, counts[s] :], self.v_new[s, counts[s] :] = 50.0, 50.0
         self.rng = rng
 
@@ -82,7 +83,7 @@ class Case:
         )
         assert found.shape == q.shape
         assert np.isfinite(found).all()
-        for s in range(S):
+        for s in range(self.sequences):
             real = positions[s] < self.starts[s] + self.counts[s]
             expected = plain(q[s][real], positions[s][real], self.keys[s], self.values[s], window)
             np.testing.assert_allclose(found[s][real], expected, atol=2e-5)
@@ -103,11 +104,14 @@ def test_a_piece_of_a_prompt(
 
 
 @pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("sequences", [1, 2, S])  # of one, four pages are taken a turn; of two, two
 @given(starts=lengths, counts=st.lists(st.integers(1, 5), min_size=S, max_size=S), seed=st.integers(0, 99))
 @settings(max_examples=15, deadline=None)
-def test_the_last_token_alone(window: int | None, starts: list[int], counts: list[int], seed: int) -> None:
+def test_the_last_token_alone(
+    sequences: int, window: int | None, starts: list[int], counts: list[int], seed: int
+) -> None:
     """One query of each sequence, after several tokens that no page holds yet."""
-    case = Case(seed, 4, starts, counts, 5)
+    case = Case(seed, 4, starts[:sequences], counts[:sequences], 5)
     case.check((case.starts + case.counts - 1)[:, None], window)
 
 
