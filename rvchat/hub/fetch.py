@@ -81,13 +81,11 @@ class FileFetch:
         path = self._job.place.lock(self._file.blob)
         with self._disk():
             path.parent.mkdir(parents=True, exist_ok=True)
-        lock: filelock.BaseFileLock = filelock.FileLock(path, mode=0o664)
+        lock = filelock.FileLock(path, mode=0o664)
         while True:
             try:
                 lock.acquire(timeout=0)
                 break
-            except NotImplementedError:  # a file system without locks
-                lock = filelock.SoftFileLock(path)
             except filelock.Timeout:
                 self._wait_for_other()
             except OSError as error:
