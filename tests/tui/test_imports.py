@@ -13,10 +13,10 @@ def imported(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_application_is_imported_without_jax() -> None:
+def test_application_is_imported_without_what_its_first_screen_does_not_need() -> None:
     there = imported("import rvchat.tui.app")
     assert "textual" in there
-    assert not there & {"jax", "jaxlib"}
+    assert not there & {"jax", "jaxlib", "numpy", "huggingface_hub"}
 
 
 def test_options_and_settings_are_there_without_textual() -> None:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rvchat.errors import RvchatError
-from rvchat.hub.listing import Listed
-from rvchat.hub.machine import Machine
 from rvchat.hub.starter import STARTER
 from rvchat.store.printable import one_line
 from rvchat.tui.attachments import size_of
@@ -24,6 +22,8 @@ from rvchat.types import Event, LoadFailed, Loading, ModelReady, Unloaded
 
 if TYPE_CHECKING:
     from rvchat.hub.background import Download
+    from rvchat.hub.listing import Listed
+    from rvchat.hub.machine import Machine
     from rvchat.tui.app import RvchatApp
 
 UNLOAD_S = 20.0
@@ -47,7 +47,13 @@ class Models:
 
     async def find_machine(self) -> None:
         """Asks what machine this is, before a model takes its device: afterwards no other process is told."""
-        self._found = await asyncio.to_thread(Machine.find)
+
+        def find() -> Machine:
+            from rvchat.hub.machine import Machine
+
+            return Machine.find()
+
+        self._found = await asyncio.to_thread(find)
 
     async def begin(self) -> None:
         """Reads what there is, and says what was left unfinished."""
@@ -67,11 +73,13 @@ class Models:
     def _read(self) -> Shelf:
         named = (self._app.options.model, self._app.settings.model, self._loaded)
         places = [name for name in named if name is not None and not name.startswith("scripted:")]
-        return shelf.read(self._app.options.paths, self._machine(), self._found or Machine.host(), places)
+        assert self._found is not None  # it is asked for before anything else
+        return shelf.read(self._app.options.paths, self._machine(), self._found, places)
 
     def _machine(self) -> Machine:
         session = self._app.session
-        return shelf.machine_for_next(self._found or Machine.host(), session.model if session is not None else None)
+        assert self._found is not None
+        return shelf.machine_for_next(self._found, session.model if session is not None else None)
 
     async def named(self, text: str) -> Listed | None:
         """A model that is not on the shelf, by the name that the user has typed."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from rvchat.hub.listing import Listed
 from rvchat.tui.attachments import size_of
 from rvchat.tui.models import words
 from rvchat.tui.models.shelf import Shelf
 from rvchat.tui.models.work import Work
+
+if TYPE_CHECKING:
+    from rvchat.hub.listing import Listed
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rvchat.config import Paths
-from rvchat.hub import catalogue, disk, is_repository, local, starter
-from rvchat.hub.listing import Listed, listing, of_entry, of_path
-from rvchat.hub.local import Installed
-from rvchat.hub.machine import Machine
-from rvchat.hub.place import Place
-from rvchat.hub.recommend import Recommendation, recommended
+from rvchat.hub import is_repository, starter
 from rvchat.types import ModelInfo
+
+if TYPE_CHECKING:  # what computes is not needed to draw the first screen
+    from rvchat.hub.listing import Listed
+    from rvchat.hub.local import Installed
+    from rvchat.hub.machine import Machine
+    from rvchat.hub.recommend import Recommendation
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,11 @@ class Shelf:
 def read(paths: Paths, machine: Machine, found: Machine, named: Iterable[str] = ()) -> Shelf:
     """`machine`: as it is now, which verdicts are for; `found`: as it was at the start, which the recommendation is
     for: that should not be another one every time. `named`: models that may be known by their place alone."""
+    from rvchat.hub import catalogue, disk, local
+    from rvchat.hub.listing import listing, of_path
+    from rvchat.hub.place import Place
+    from rvchat.hub.recommend import recommended
+
     known = catalogue.read(paths)
     rows = listing(paths, machine, known)
     for name in named:
@@ -75,6 +82,9 @@ _ORDER = {"installed": 0, "partial": 1, "available": 2}
 
 def named(text: str, paths: Paths, machine: Machine) -> Listed | None:
     """A model that no list has: a place on this machine, or a repository of the hub. None for what is neither."""
+    from rvchat.hub import catalogue
+    from rvchat.hub.listing import of_entry, of_path
+
     if _is_place(text):
         return of_path(Path(text).expanduser(), machine)
     entry = catalogue.read(paths).find(text) if is_repository(text) else None
@@ -86,7 +96,7 @@ def machine_for_next(found: Machine, loaded: ModelInfo | None) -> Machine:
     before any was loaded; a device other than the processor is not asked again, because this process holds it."""
     if found.platform != "cpu":
         return found
-    host = Machine.host()
+    host = type(found).host()
     if loaded is None or host.free is None:
         return host
     return replace(host, free=host.free + loaded.memory)

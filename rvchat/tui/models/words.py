@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING
 from rich.cells import set_cell_size
 from textual.content import Content
 
-from rvchat.hub.listing import Listed
-from rvchat.hub.local import Installed
-from rvchat.hub.progress import Progress
 from rvchat.store.printable import one_line, printable
 from rvchat.tui.attachments import size_of
 from rvchat.tui.state import label, tokens
@@ -19,6 +16,9 @@ from rvchat.tui.widgets.list_of import Row
 
 if TYPE_CHECKING:
     from rvchat.hub.background import Download
+    from rvchat.hub.listing import Listed
+    from rvchat.hub.local import Installed
+    from rvchat.hub.progress import Progress
 
 NARROW = 70
 """Below so many columns the state of a model has no column of its own."""

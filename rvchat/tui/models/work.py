@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from rvchat.config import Paths
 from rvchat.errors import CancelledError
-from rvchat.hub.catalogue import Entry
-from rvchat.hub.local import Installed
-from rvchat.hub.pins import RemoteFile
-from rvchat.hub.progress import Progress
 
 if TYPE_CHECKING:
     from rvchat.hub.background import Download, State
+    from rvchat.hub.catalogue import Entry
+    from rvchat.hub.local import Installed
+    from rvchat.hub.pins import RemoteFile
+    from rvchat.hub.progress import Progress
 
 STOP_S = 2.0
 """Seconds that leaving waits for downloads to stop."""
@@ -24,8 +24,8 @@ STOP_S = 2.0
 class Check:
     """The files of one model being read and compared. `stop` ends it."""
 
-    def __init__(self) -> None:
-        self.progress = Progress("checking")
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
         self.stop = threading.Event()
 
 
@@ -87,8 +87,9 @@ class Work:
     async def verify(self, model: Installed) -> list[RemoteFile] | None:
         """The files of a model whose bytes are wrong; None where it was stopped."""
         from rvchat.hub import verifying
+        from rvchat.hub.progress import Progress
 
-        check = self._checks[model.name] = Check()
+        check = self._checks[model.name] = Check(Progress("checking"))
 
         def heard(progress: Progress) -> None:
             check.progress = progress

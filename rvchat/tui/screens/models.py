@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on, work
 from textual.app import ComposeResult
@@ -14,7 +14,6 @@ from textual.screen import Screen
 from textual.style import Style
 from textual.widgets import Input, Static
 
-from rvchat.hub.listing import Listed
 from rvchat.tui.attachments import size_of
 from rvchat.tui.models import words
 from rvchat.tui.models.acts import Models
@@ -23,6 +22,9 @@ from rvchat.tui.state import State
 from rvchat.tui.widgets.list_of import ListOf, Row
 from rvchat.tui.widgets.notices import Notices
 from rvchat.tui.widgets.status import StatusLine
+
+if TYPE_CHECKING:
+    from rvchat.hub.listing import Listed
 
 ROOMY = 110
 """From so many columns on the details stand beside the list."""
