@@ -14,6 +14,7 @@ from rvchat.errors import CancelledError, RvchatError
 from rvchat.hub.patience import Patience
 from rvchat.hub.place import Place
 from rvchat.hub.progress import Progress
+from rvchat.hub.transfer import WAITING, Transfer
 from tests.loopback_hub import QUICK, Hub
 
 GGUF = "acme/gemma-small-gguf"
@@ -169,6 +170,36 @@ def test_when_it_is_stopped_the_connection_ends(hub: Hub, pull: Pulls, weights: 
         pull(GGUF, stop=stop, patience=replace(QUICK, window=60.0))
     stopping.join()
     until(lambda: not any(thread.name == "rvchat-transfer" for thread in threading.enumerate()))
+
+
+def test_a_transfer_that_nobody_takes_from_ends_when_it_is_closed(hub: Hub) -> None:
+    data = bytes(WAITING << 19)
+    commit = hub.add(GGUF, {"large.gguf": data})
+    transfer = Transfer(f"{hub.endpoint}/{GGUF}/resolve/{commit}/large.gguf", {}, 0, 60.0)
+    until(lambda: transfer._came.full())
+    transfer.close()
+    until(lambda: not any(thread.name == "rvchat-transfer" for thread in threading.enumerate()))
+    assert hub.sent < len(data)
+
+
+def test_storage_that_asks_for_hours_is_not_waited_for(hub: Hub, pull: Pulls, weights: bytes) -> None:
+    hub.fail("storage", times=9, status=429, headers={"Retry-After": "9999"})
+    with pytest.raises(RvchatError, match="storage answered 429"):
+        pull(GGUF)
+    assert len(hub.starts()) == 1
+
+
+def test_storage_is_given_the_time_it_asks_for(hub: Hub, pull: Pulls, weights: bytes) -> None:
+    hub.fail("storage", status=429, headers={"Retry-After": "1"})
+    notes: list[str] = []
+    assert pull(GGUF, on_progress=lambda now: notes.append(now.note)).read_bytes() == weights
+    assert any(note.endswith("trying again in 1 s") for note in notes)
+
+
+def test_an_answer_that_is_no_file_is_said(hub: Hub, pull: Pulls, weights: bytes) -> None:
+    hub.fail("get", times=100, status=204)
+    with pytest.raises(RvchatError, match="answered 204"):
+        pull(GGUF)
 
 
 def test_a_pause_between_tries_can_be_stopped(hub: Hub, pull: Pulls, weights: bytes) -> None:
