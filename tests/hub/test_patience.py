@@ -176,7 +176,7 @@ def test_a_transfer_that_nobody_takes_from_ends_when_it_is_closed(hub: Hub) -> N
     data = bytes(WAITING << 19)
     commit = hub.add(GGUF, {"large.gguf": data})
     transfer = Transfer(f"{hub.endpoint}/{GGUF}/resolve/{commit}/large.gguf", {}, 0, 60.0)
-    until(lambda: transfer._came.full())
+    until(transfer._came.full)
     transfer.close()
     until(lambda: not any(thread.name == "rvchat-transfer" for thread in threading.enumerate()))
     assert hub.sent < len(data)
