@@ -55,6 +55,7 @@ def test_ask_stop_continue_regenerate_edit_and_export(session: Session, store: S
     assert (ready.model.name, ready.model.format, ready.model.chats) == ("starter", "plain", False)
     assert "pretrained" in ready.model.notice
     assert "Gemma Terms of Use" in ready.model.notice
+    assert ready.model.memory > 200_000_000
 
     session.change(sampling=Sampling(temperature=0.0), max_new_tokens=8)
     first = session.wait(session.send(QUESTION), LOADING_S)
@@ -115,3 +116,18 @@ def test_asked_from_the_command_line_nothing_of_jax_reaches_the_screen(home: Pat
     assert "Gemma Terms of Use" in done.stderr
     assert (home.models / "starter" / "GEMMA_TERMS.html").exists()
     assert Path(home.logs / "rvchat.log").exists()
+
+
+@pytest.mark.long
+def test_unloading_gives_the_memory_back(session: Session, happened: Happened) -> None:
+    ready = happened.until(lambda e: isinstance(e, ModelReady | LoadFailed), LOADING_S)
+    assert isinstance(ready, ModelReady)
+    before = resident()
+    assert session.unload().wait(LOADING_S)
+    assert before - resident() > ready.model.memory / 2
+
+
+def resident() -> int:
+    """Bytes of this process's memory."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS:"))
+    return int(line.split()[1]) * 1024

@@ -61,7 +61,7 @@ class Models:
         await self.refresh()
         for problem in self.shelf.problems:
             self._app.chat.tell(problem, bad=True, more=True)
-        if self.shelf.partial and not self.shelf.bare and (offer := self.offer) is not None:
+        if self.shelf.partial and not self._app.chat.welcome.display and (offer := self.offer) is not None:
             self._app.chat.tell(" ".join(offer.words), more=True)
 
     async def refresh(self) -> None:
@@ -111,7 +111,8 @@ class Models:
         self._watchers.append(watcher)
 
     def unwatch(self, watcher: Callable[[], None]) -> None:
-        self._watchers.remove(watcher)
+        if watcher in self._watchers:
+            self._watchers.remove(watcher)
 
     def changed(self) -> None:
         chat = self._app.chat

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on, work
 from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
@@ -75,6 +76,10 @@ class ModelScreen(Screen[None]):
 
     def on_unmount(self) -> None:
         self._models.unwatch(self.show)
+
+    def dismiss(self, result: None = None) -> AwaitComplete:
+        self._models.unwatch(self.show)  # its parts are taken down one by one
+        return super().dismiss(result)
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.width >= ROOMY, "-roomy")

@@ -123,6 +123,12 @@ def test_from_nothing_to_a_chat(
     app.sees("tok/s")
     app.until(lambda: _answered(app.folder))
 
+    app.keys("C-q")
+    app.sees("ENDED 0")
+    app.start()
+    patiently(app, "● ready")  # the model that was used last, without being asked for
+    app.sees("gemma-small")
+
 
 def _answered(folder: Path) -> bool:
     with sqlite3.connect(folder / "rvchat.sqlite3") as db:
