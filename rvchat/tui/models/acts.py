@@ -67,7 +67,10 @@ class Models:
     async def refresh(self) -> None:
         """Reads what is on the disk."""
         async with self._reading:
-            self.shelf = await asyncio.to_thread(self._read)
+            try:
+                self.shelf = await asyncio.to_thread(self._read)
+            except (RvchatError, OSError) as error:
+                self._app.tell(f"The models cannot be read: {error}", bad=True)
         self.changed()
 
     def _read(self) -> Shelf:
@@ -120,6 +123,9 @@ class Models:
             return
         chat.status.download = self.downloads
         chat.welcome.offer(self.offer)
+        self._tell_watchers()
+
+    def _tell_watchers(self) -> None:
         for watcher in self._watchers:
             watcher()
 
@@ -140,6 +146,8 @@ class Models:
             self._soon(self.refresh())
         elif any(isinstance(event, Loading) for event in events):
             self.changed()
+        else:
+            self._tell_watchers()
 
     def _remember(self, name: str | None) -> None:
         """The model that is loaded at the next start."""
@@ -167,7 +175,7 @@ class Models:
         """Does `work`; what it cannot do is said."""
         try:
             await work
-        except RvchatError as error:
+        except (RvchatError, OSError) as error:
             self._app.tell(str(error), bad=True)
 
     # --- the next step -------------------------------------------------------------------------------------
@@ -215,6 +223,7 @@ class Models:
             return
         await self.refresh()  # what is free may be other than it was
         row = self.shelf.find(name) or await self.named(name)
+        name = row.name if row is not None else name
         if row is not None and row.state != "installed":
             self._app.tell(
                 f"{words.called(row.name)} is not on this machine. Ctrl+O shows it and downloads it.", bad=True

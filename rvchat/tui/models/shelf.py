@@ -61,7 +61,7 @@ def read(paths: Paths, machine: Machine, found: Machine, named: Iterable[str] = 
     rows = listing(paths, machine, known)
     for name in named:
         if _is_place(name) and not any(is_called(row, name) for row in rows):
-            rows.insert(0, of_path(Path(name).expanduser(), machine))
+            rows.insert(0, of_path(Path(name).expanduser().absolute(), machine))
     begun = {row.name: local.begun(row.entry, paths) for row in rows if row.state == "partial" and row.entry}
     place = Place.of()
     room = disk.free_bytes(place.cache)
@@ -86,7 +86,7 @@ def named(text: str, paths: Paths, machine: Machine) -> Listed | None:
     from rvchat.hub.listing import of_entry, of_path
 
     if _is_place(text):
-        return of_path(Path(text).expanduser(), machine)
+        return of_path(Path(text).expanduser().absolute(), machine)
     entry = catalogue.read(paths).find(text) if is_repository(text) else None
     return None if entry is None else of_entry(entry, paths, machine)
 

@@ -189,6 +189,7 @@ class ChatScreen(Moving):
         self.query_one("#title", Static).update(Content(title))
         branch = conversation.branch()
         self.welcome.display = not branch
+        self.welcome.show()
         self.transcript.display = bool(branch)
         await self.transcript.show(branch, self._live.now, lambda i: _sibling(conversation, i), fresh=fresh)
         await self.transcript.prune()

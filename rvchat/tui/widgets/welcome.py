@@ -29,7 +29,7 @@ class Welcome(VerticalScroll, can_focus=False):
         self._first = self._first if first is None else first
         self._state = self._state if state is None else state
         self._missing = self._missing if missing is None else missing
-        if self.is_mounted:
+        if self.is_mounted and self.display:
             self.query_one(Static).update(self.content())
 
     def offer(self, offer: Offer | None) -> None:
