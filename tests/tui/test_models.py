@@ -217,6 +217,23 @@ async def test_a_repository_and_a_place_that_are_typed_become_rows(hub: Hub, ope
         assert place.exists()
 
 
+async def test_one_file_of_a_repository_with_several_is_fetched_and_loaded(hub: Hub, opened: Any, plays: Any) -> None:
+    data = (GOLDENS / GOLDEN / "model.gguf").read_bytes()
+    hub.add("acme/many-gguf", {"one-q4_0.gguf": data, "two-q4_0.gguf": data[:-1]})
+    async with opened(size=(100, 30), open_model=plays) as chat:
+        screen = await open_models(chat)
+        await chat.press("slash")
+        await chat.type("acme/many-gguf:one")
+        await chat.until(lambda: screen.row is not None and screen.row.name == "acme/many-gguf:one")
+        await chat.press("enter", "enter")
+        await chat.until(lambda: "acme/many-gguf:one is here" in chat.notice)
+        await chat.press("escape", "escape")
+        await chat.until(lambda: chat.app.screen is chat.screen)
+        await chat.press("ctrl+l")
+        await chat.until(lambda: getattr(chat.screen.session.model, "name", "") == "acme/many-gguf:one-q4_0.gguf")
+        await chat.until(lambda: chat.screen.status.download == "")
+
+
 async def test_details_say_everything_that_is_known(hub: Hub, opened: Any) -> None:
     async with opened({"text": "ok"}, size=(160, 50)) as chat:
         await installed(chat, hub, NAME, REPO)

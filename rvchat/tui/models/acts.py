@@ -162,7 +162,7 @@ class Models:
                 self._arrived = download.entry.name
                 self.work.forget(download.entry.name)
                 self._app.tell(f"{name} is here. {self.key} loads it.")
-            case "failed":
+            case "failed" if not self._offered_on_screen(download.entry.name):
                 self._app.tell(f"{name}: {download.error}", bad=True)
             case "paused":
                 self._app.tell(f"{name} is paused. {self.key} goes on with it.")
@@ -194,6 +194,11 @@ class Models:
             return None
         return found
 
+    def _offered_on_screen(self, name: str) -> bool:
+        """Whether the chat shows what is offered for that model, with all that there is to say of it."""
+        chat, offer = self._app.chat, self.offer
+        return self._app.screen is chat and chat.welcome.display and offer is not None and offer.name == name
+
     def next(self) -> None:
         """Takes what is offered."""
         offer = self.offer
@@ -223,7 +228,6 @@ class Models:
             return
         await self.refresh()  # what is free may be other than it was
         row = self.shelf.find(name) or await self.named(name)
-        name = row.name if row is not None else name
         if row is not None and row.state != "installed":
             self._app.tell(
                 f"{words.called(row.name)} is not on this machine. Ctrl+O shows it and downloads it.", bad=True
@@ -232,6 +236,9 @@ class Models:
         if row is not None and row.fit is not None and row.fit.verdict == "no":
             self._app.tell(f"{words.called(row.name)} does not fit: {row.fit.reason}. {self._what_would()}", bad=True)
             return
+        if row is not None:
+            self._arrived = row.name if self._arrived == name else self._arrived
+            name = row.name
         self._wanted = name
         self._app.chat.tell("")
         session.load(name)

@@ -81,14 +81,13 @@ _ORDER = {"installed": 0, "partial": 1, "available": 2}
 
 
 def named(text: str, paths: Paths, machine: Machine) -> Listed | None:
-    """A model that no list has: a place on this machine, or a repository of the hub. None for what is neither."""
-    from rvchat.hub import catalogue
-    from rvchat.hub.listing import of_entry, of_path
+    """A model by another name than that of its row: a place on this machine, or a repository of the hub, of which it
+    may be one file. None for what is neither."""
+    from rvchat.hub.listing import of_name, of_path
 
     if _is_place(text):
         return of_path(Path(text).expanduser().absolute(), machine)
-    entry = catalogue.read(paths).find(text) if is_repository(text) else None
-    return None if entry is None else of_entry(entry, paths, machine)
+    return of_name(text, paths, machine) if is_repository(text) else None
 
 
 def machine_for_next(found: Machine, loaded: ModelInfo | None) -> Machine:
