@@ -18,6 +18,7 @@ import numpy.typing as npt
 from rvchat.engine.config import KINDS, Kind, ModelConfig
 from rvchat.engine.decoder import Rows
 from rvchat.engine.prefixes import Node, PrefixTree
+from rvchat.errors import OutOfMemoryError
 from rvchat.kernels.attention import BITS, to_bits
 
 Array = jax.Array
@@ -64,10 +65,6 @@ def write(pool: Pool, rows: Rows, table: Array, start: Array, count: Array) -> P
         return target.at[:, pages, :, positions % page].set(jnp.moveaxis(stored, 0, 2))
 
     return Pool(put(pool.keys, rows[0]), put(pool.values, rows[1]))
-
-
-class PagesExhaustedError(Exception):
-    """No page is free."""
 
 
 @dataclass
@@ -129,10 +126,13 @@ class PageTable:
         return next((count for count in range(most, 0, -1) if fits(count)), 0)
 
     def extend(self, sequence: Sequence, start: int, stop: int) -> None:
-        """Makes room for positions `start` to `stop`. Raises PagesExhaustedError, having taken nothing."""
+        """Makes room for positions `start` to `stop`. Raises OutOfMemoryError, having taken nothing."""
         missing = {kind: self._missing(sequence, kind, start, stop) for kind in KINDS}
         if any(len(missing[kind]) > self.free_pages(kind) for kind in KINDS):
-            raise PagesExhaustedError
+            raise OutOfMemoryError(
+                f"The pages for keys and values have no room for {stop - start:,} more tokens",
+                "End an answer that is under way, or load the model with more memory for keys and values.",
+            )
         for kind in KINDS:
             for page in missing[kind]:
                 if not self._free[kind]:

@@ -163,7 +163,7 @@ class Runner:
         return tokens
 
     def make_room(self, sequence: PageSequence, start: int, count: int) -> None:
-        """Raises PagesExhaustedError when the pools cannot hold `count` new tokens from position `start` on."""
+        """Raises OutOfMemoryError when the pools cannot hold `count` new tokens from position `start` on."""
         self.table.trim(sequence, start)
         self.table.extend(sequence, start, start + count)
 
@@ -171,7 +171,7 @@ class Runner:
         return {kind: jnp.asarray(self.table.row(sequence, kind)[None]) for kind in KINDS}
 
     def _chunk(self, sequence: PageSequence, ids: Sequence[int], start: int) -> Chunk:
-        """Raises PagesExhaustedError when the pools cannot hold the new tokens."""
+        """Raises OutOfMemoryError when the pools cannot hold the new tokens."""
         count = len(ids)
         self.make_room(sequence, start, count)
         padded = np.zeros((1, self.rung(count)), np.int32)

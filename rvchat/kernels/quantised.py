@@ -22,6 +22,8 @@ RUN = 16
 FEW_ROWS = 4
 # The head's integers are multiplied by a library that takes many rows at a time.
 FEW_HEAD_ROWS = 32
+# From so many rows on it is quicker with the head's table as its first operand.
+TABLE_FIRST_ROWS = 8
 # A dequantised piece of one weight takes at most so many bytes.
 PIECE_BYTES = 16 << 20
 
@@ -222,6 +224,10 @@ class QuantisedRows:
         integers = jnp.round(x / x_scales).astype(jnp.int8)
         if len(rows) == 1:
             integers = jnp.concatenate([integers, integers])
-        sums = lax.dot_general(integers, self.values, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32)
+        along = (((1,), (1,)), ((), ()))
+        if len(rows) < TABLE_FIRST_ROWS:
+            sums = lax.dot_general(integers, self.values, along, preferred_element_type=jnp.int32)
+        else:
+            sums = lax.dot_general(self.values, integers, along, preferred_element_type=jnp.int32).T
         out: Array = sums[: len(rows)].astype(jnp.float32) * x_scales * self.scales[:, 0]
         return out

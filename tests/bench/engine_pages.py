@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=8, metavar="N", help="how many answers `together` makes")
     options = parser.parse_args()
     room = max(options.far + 1024, 16_384)
-    engine = Engine.load(options.model, max_context=room, copies=Paths.of().quantised)
+    engine = Engine.load(options.model, max_context=room, copies=Paths.of().models / "quantised")
     for what in options.what:
         match what:
             case "turns":

@@ -22,9 +22,8 @@ from rvchat.engine.abstract import abstract_pools
 from rvchat.engine.config import KINDS, Kind, ModelConfig, kv_bytes, kv_bytes_per_token
 from rvchat.engine.engine import Engine
 from rvchat.engine.memory import KVPlan, gigabytes
-from rvchat.engine.pages import PagesExhaustedError
 from rvchat.engine.params import bytes_of
-from rvchat.errors import BadInputError, DoesNotFitError
+from rvchat.errors import BadInputError, DoesNotFitError, OutOfMemoryError
 from rvchat.types import Request, Sampling, TokenChunk
 
 from .chats import SteadyRunner, WatchedTable
@@ -112,7 +111,7 @@ def test_room_that_one_kind_of_layers_has_and_the_other_has_not(small: ModelConf
     sequence, _ = table.begin(text(20))
     table.extend(sequence, 0, 5 * PAGE)
     assert table.room([(sequence, 5 * PAGE)], 3) == 0
-    with pytest.raises(PagesExhaustedError):
+    with pytest.raises(OutOfMemoryError):
         table.extend(sequence, 5 * PAGE, 5 * PAGE + 3)
     assert {kind: table.free_pages(kind) for kind in KINDS} == {"full": 3, "sliding": 3, scarce: 0}
     assert table.row(sequence, "full").tolist()[5:] == [0] * (CONTEXT // PAGE - 5)

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rvchat.engine.config import KINDS, Attention, Kind, ModelConfig, Rope, plan_segments
-from rvchat.engine.pages import SCRATCH, PagesExhaustedError, PageTable
+from rvchat.engine.pages import SCRATCH, PageTable
 from rvchat.engine.pages import Sequence as PageSequence
+from rvchat.errors import OutOfMemoryError
 
 PAGE, WINDOW, CONTEXT = 4, 6, 48
 POOLS: dict[Kind, int] = {"sliding": 14, "full": 17}
@@ -86,7 +87,7 @@ class Device:
         self.table.trim(text.sequence, start)
         try:
             self.table.extend(text.sequence, start, stop)
-        except PagesExhaustedError:
+        except OutOfMemoryError:
             return False
         self.check(text, start)
         self.write(text, start, stop)
@@ -237,7 +238,7 @@ def test_exhausted_pages_take_nothing() -> None:
     pages.extend(first, 0, 40)
     before = {kind: pages.free_pages(kind) for kind in KINDS}
     second, _ = pages.begin([2])
-    with pytest.raises(PagesExhaustedError):
+    with pytest.raises(OutOfMemoryError):
         pages.extend(second, 0, 40)
     assert {kind: pages.free_pages(kind) for kind in KINDS} == before
     pages.release(first)

@@ -85,7 +85,7 @@ def test_pieces_of_the_outputs_are_joined_in_order(bits: int, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("exact", [True, False])
-@pytest.mark.parametrize("rows", [1, 2, 40])
+@pytest.mark.parametrize("rows", [1, 2, 8, 40])
 def test_the_embedding_is_also_the_head(rows: int, exact: bool) -> None:
     rng = np.random.default_rng(4)
     values = rng.integers(-127, 128, (100, 64)).astype(np.int8)
