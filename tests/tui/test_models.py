@@ -220,14 +220,23 @@ async def test_a_repository_and_a_place_that_are_typed_become_rows(hub: Hub, ope
 async def test_one_file_of_a_repository_with_several_is_fetched_and_loaded(hub: Hub, opened: Any, plays: Any) -> None:
     data = (GOLDENS / GOLDEN / "model.gguf").read_bytes()
     hub.add("acme/many-gguf", {"one-q4_0.gguf": data, "two-q4_0.gguf": data[:-1]})
+    slow = hub.fail("storage", times=99, rate=SLOW)
     async with opened(size=(100, 30), open_model=plays) as chat:
         screen = await open_models(chat)
         await chat.press("slash")
         await chat.type("acme/many-gguf:one")
         await chat.until(lambda: screen.row is not None and screen.row.name == "acme/many-gguf:one")
         await chat.press("enter", "enter")
-        await chat.until(lambda: "acme/many-gguf:one is here" in chat.notice)
+        await chat.until(partials)
         await chat.press("escape", "escape")
+        await chat.until(lambda: chat.app.screen is chat.screen)
+        screen = await open_models(chat)
+        listed = "acme/many-gguf:one-q4_0.gguf"
+        await chat.until(lambda: any(row.key == listed for row in screen.entries.rows), "what comes is listed")
+        assert "downloading" in row_of(screen, listed).first
+        slow.times = 0
+        await chat.until(lambda: "acme/many-gguf:one is here" in chat.notice)
+        await chat.press("escape")
         await chat.until(lambda: chat.app.screen is chat.screen)
         await chat.press("ctrl+l")
         await chat.until(lambda: getattr(chat.screen.session.model, "name", "") == "acme/many-gguf:one-q4_0.gguf")

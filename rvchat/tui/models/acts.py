@@ -22,6 +22,7 @@ from rvchat.types import Event, LoadFailed, Loading, ModelReady, Unloaded
 
 if TYPE_CHECKING:
     from rvchat.hub.background import Download
+    from rvchat.hub.catalogue import Entry
     from rvchat.hub.listing import Listed
     from rvchat.hub.machine import Machine
     from rvchat.tui.app import RvchatApp
@@ -102,10 +103,21 @@ class Models:
         return Now(
             loaded=loaded is not None and shelf.is_called(row, loaded),
             loading=stage if loading else "",
-            download=self.work.download(row.name),
+            download=self._download(row),
             check=check.progress if check is not None else None,
             recommended=best is not None and best.entry.name == row.name and row.state == "available",
         )
+
+    def _download(self, row: Listed) -> Download | None:
+        """The download of a model, whatever part of its file's name it was asked for by."""
+        found = self.work.download(row.name)
+        if found is None and row.entry is not None:
+            found = next((download for download in self.work if _stands_for(download.entry, row.entry)), None)
+        return found
+
+    def _entry(self, row: Listed) -> Entry | None:
+        download = self._download(row)
+        return row.entry if download is None else download.entry
 
     # --- what the screen is told ---------------------------------------------------------------------------
 
@@ -267,10 +279,10 @@ class Models:
 
     def fetch(self, row: Listed) -> None:
         """Begins a download, or goes on with it; of a model that cannot run here only after a question."""
-        entry = row.entry
+        entry = self._entry(row)
         if entry is None:
             return
-        if self.work.download(row.name) is None and row.fit is not None and row.fit.verdict == "no":
+        if self._download(row) is None and row.fit is not None and row.fit.verdict == "no":
             self._confirm(
                 f"{row.name} does not fit: {row.fit.reason}.",
                 "Download it all the same",
@@ -280,11 +292,12 @@ class Models:
             self._soon(self.work.fetch(entry))
 
     def pause(self, row: Listed) -> None:
-        self.work.pause(row.name)
+        if (entry := self._entry(row)) is not None:
+            self.work.pause(entry.name)
 
     def give_up(self, row: Listed) -> None:
         """Ends a download for good."""
-        entry = row.entry
+        entry = self._entry(row)
         if entry is None:
             return
         question = f"Give up the download of {row.name}? What is here of it is deleted."
@@ -372,3 +385,9 @@ class Models:
 
         rows = [Row("Leave it as it is", "no"), Row(yes, "yes")]
         self._app.push_screen(Pick(one_line(question, 400), rows, highlight="no"), picked)
+
+
+def _stands_for(asked: Entry, listed: Entry) -> bool:
+    """Whether what was asked for is the file of a repository that is listed by its whole name."""
+    same = (asked.repo, asked.revision) == (listed.repo, listed.revision)
+    return same and bool(asked.file) and asked.file.lower() in listed.file.lower()
