@@ -496,20 +496,27 @@ async def test_a_model_that_answers_is_not_deleted(hub: Hub, opened: Any, plays:
         assert isinstance(chat.app.screen, ModelScreen)
 
 
-async def test_files_are_checked_and_damaged_ones_fetched_again(hub: Hub, opened: Any) -> None:
+@pytest.mark.parametrize(("name", "repo"), [(NAME, REPO), ("acme/unlisted", "acme/unlisted")])
+async def test_files_are_checked_and_damaged_ones_fetched_again(hub: Hub, opened: Any, name: str, repo: str) -> None:
+    hub.publish(repo, GOLDEN)
     async with opened({"text": "ok"}, size=(100, 30)) as chat:
-        await installed(chat, hub, NAME, REPO)
-        screen = await open_models(chat, NAME)
+        screen = await open_models(chat)
+        await chat.press("slash")
+        await chat.type(name)
+        await chat.until(lambda: [row.key for row in screen.entries.rows if row.key] == [name])
+        await chat.press("enter", "enter")
+        await chat.until(lambda: row_of(screen, name).first.endswith("installed"))
         await chat.press("v")
         await chat.until(lambda: "is whole: 1 files" in str(screen.query_one("#notice").text))
-        blob = next(Place.of().repository(REPO).folder.glob("blobs/*"))
+        blob = next(Place.of().repository(repo).folder.glob("blobs/*"))
         data = bytearray(blob.read_bytes())
         data[1000] ^= 1
         blob.write_bytes(data)
         await chat.press("v")
         await chat.until(lambda: f"is damaged: {GOLDEN}.gguf" in str(screen.query_one("#notice").text))
+        before = len(hub.starts())
         await chat.press("f")
-        await chat.until(lambda: "is here" in chat.notice)
+        await chat.until(lambda: len(hub.starts()) > before and not list(chat.app.models.work), "fetched again")
         await chat.press("v")
         await chat.until(lambda: "is whole" in str(screen.query_one("#notice").text))
 

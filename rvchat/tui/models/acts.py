@@ -116,8 +116,9 @@ class Models:
         return found
 
     def _entry(self, row: Listed) -> Entry | None:
+        """What to ask the hub for; None for a model that did not come from there."""
         download = self._download(row)
-        return row.entry if download is None else download.entry
+        return shelf.entry_of(row, self._app.options.paths) if download is None else download.entry
 
     # --- what the screen is told ---------------------------------------------------------------------------
 
@@ -281,6 +282,9 @@ class Models:
         """Begins a download, or goes on with it; of a model that cannot run here only after a question."""
         entry = self._entry(row)
         if entry is None:
+            self._app.tell(
+                f"{words.called(row.name)} did not come from the hub, and cannot be fetched there.", bad=True
+            )
             return
         if self._download(row) is None and row.fit is not None and row.fit.verdict == "no":
             self._confirm(

@@ -12,6 +12,7 @@ from rvchat.hub import is_repository, starter
 from rvchat.types import ModelInfo
 
 if TYPE_CHECKING:  # what computes is not needed to draw the first screen
+    from rvchat.hub.catalogue import Entry
     from rvchat.hub.listing import Listed
     from rvchat.hub.local import Installed
     from rvchat.hub.machine import Machine
@@ -88,6 +89,15 @@ def named(text: str, paths: Paths, machine: Machine) -> Listed | None:
     if _is_place(text):
         return of_path(Path(text).expanduser().absolute(), machine)
     return of_name(text, paths, machine) if is_repository(text) else None
+
+
+def entry_of(row: Listed, paths: Paths) -> Entry | None:
+    """What the hub is asked for to have that model; None for one that did not come from there."""
+    if row.entry is not None or row.installed is None or row.installed.pin is None:
+        return row.entry
+    from rvchat.hub import catalogue
+
+    return catalogue.read(paths).find(row.name)
 
 
 def machine_for_next(found: Machine, loaded: ModelInfo | None) -> Machine:

@@ -220,7 +220,7 @@ class ModelScreen(Screen[None]):
                 models.load(row.name)
             case "unload" if now.loaded:
                 models.unload()
-            case "fetch" if row.entry is not None and not now.fetching:
+            case "fetch" if not now.fetching:
                 models.fetch(row)
             case "pause" if now.fetching:
                 models.pause(row)
