@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rvchat.engine.config import KINDS, Kind, ModelConfig
@@ -12,6 +12,7 @@ from rvchat.engine.pages import SCRATCH, PageTable, empty_pools
 from rvchat.engine.pages import Sequence as PageSequence
 from rvchat.engine.prefixes import Node
 from rvchat.engine.runner import Runner
+from rvchat.types import TokenChunk
 
 Ids = tuple[int, ...]
 Turns = tuple[tuple[Ids, Ids], ...]
@@ -51,6 +52,10 @@ class Style:
     def remembered(self, made: Sequence[int]) -> Ids:
         """What history keeps of the ids of an answer: the second half where the first was a thought."""
         return tuple(made[len(made) // 2 :] if self.thinking else made)
+
+
+def ids_of(chunks: Iterable[TokenChunk]) -> list[int]:
+    return [i for chunk in chunks for i in chunk.ids]
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:

@@ -16,6 +16,8 @@ from rvchat.engine.programs import advance, extend
 from rvchat.errors import BadInputError
 from rvchat.types import Request, Sampling, TokenChunk
 
+from .chats import ids_of
+
 GREEDY = Sampling(temperature=0.0)
 
 
@@ -39,10 +41,6 @@ def engine(shared: Engine) -> Any:
 
 def free(engine: Engine) -> list[int]:
     return [engine._runner.table.free_pages(kind) for kind in KINDS]
-
-
-def ids_of(chunks: list[TokenChunk]) -> list[int]:
-    return [i for chunk in chunks for i in chunk.ids]
 
 
 def ends_once(chunks: list[TokenChunk]) -> str | None:

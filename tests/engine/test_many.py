@@ -21,6 +21,7 @@ from rvchat.engine.programs import Chunk, score
 from rvchat.errors import BadInputError
 from rvchat.types import Request, Sampling, TokenChunk
 
+from .chats import ids_of
 from .ledger import continued, ledger_engine
 from .test_goldens import ARCHITECTURES, QUANTISED, TOLERANCE
 
@@ -48,10 +49,6 @@ def engine(shared: Engine) -> Any:
 
 def free(engine: Engine) -> dict[Kind, int]:
     return {kind: engine._runner.table.free_pages(kind) for kind in KINDS}
-
-
-def ids_of(chunks: Iterable[TokenChunk]) -> list[int]:
-    return [i for chunk in chunks for i in chunk.ids]
 
 
 def alone(engine: Engine, request: Request) -> list[int]:

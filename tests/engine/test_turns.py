@@ -26,7 +26,7 @@ from rvchat.types import Request, Sampling, TokenChunk
 from tests.bench import engine_soak
 from tests.bench.engine_soak import CONTEXT, PAGE, POOLS, WHOLE, conversations, visits
 
-from .chats import Ids, Style, Turns, WatchedTable, common, fold, watched, with_window
+from .chats import Ids, Style, Turns, WatchedTable, common, fold, ids_of, watched, with_window
 from .ledger import LedgerRunner, continued, ledger_engine
 from .test_goldens import TOLERANCE, every_model, models
 
@@ -289,10 +289,6 @@ def is_unchanged(model: Any, page_size: int) -> None:
     assert ids_of(together[0]) == model.greedy
     assert together[0][-1].stats.reused_tokens > 0
     table.check()
-
-
-def ids_of(chunks: list[TokenChunk]) -> list[int]:
-    return [i for chunk in chunks for i in chunk.ids]
 
 
 @models("gemma4-e2b")
