@@ -323,6 +323,22 @@ async def test_a_download_that_is_given_up_leaves_nothing(hub: Hub, opened: Any)
         assert not chat.app.models.work.running
 
 
+async def test_giving_up_to_mend_a_model_leaves_what_is_here_of_it(hub: Hub, opened: Any) -> None:
+    async with opened({"text": "ok"}, size=(100, 30)) as chat:
+        await installed(chat, hub, NAME, REPO)
+        next(Place.of().repository(REPO).folder.glob("blobs/*")).write_bytes(b"damaged")
+        hub.fail("storage", times=99, rate=SLOW)
+        screen = await open_models(chat, NAME)
+        await chat.press("f")
+        await chat.until(partials)
+        await chat.press("x")
+        await chat.until(lambda: isinstance(chat.app.screen, Pick))
+        await chat.press("down", "enter")
+        await chat.until(lambda: "given up" in str(screen.query_one("#notice").text))
+        assert partials() == []
+        assert not list(chat.app.models.work)
+
+
 async def test_leaving_during_a_download_keeps_it_and_the_next_start_offers_to_go_on(hub: Hub, opened: Any) -> None:
     size = len(hub.publish(REPO, GOLDEN)[f"{GOLDEN}.gguf"])
     slow = hub.fail("storage", times=99, rate=SLOW)

@@ -307,10 +307,12 @@ class Models:
         question = f"Give up the download of {row.name}? What is here of it is deleted."
 
         async def give_up() -> None:
-            if self.shelf.find(row.name) in self.shelf.installed:  # it came while the question was there
+            here = self.shelf.find(row.name) in self.shelf.installed
+            if here and self._download(row) is None:  # it came while the question was there
                 return
             await self.work.give_up(entry)
-            await asyncio.to_thread(self._remove_begun, row.name)
+            if not here:
+                await asyncio.to_thread(self._remove_begun, row.name)
             await self.refresh()
             self._app.tell(f"The download of {words.called(row.name)} is given up.")
 
