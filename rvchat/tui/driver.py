@@ -56,6 +56,13 @@ def terminal_driver(terminal: TerminalFile) -> type[Driver]:
             self._file = terminal
             terminal.on_lost = lambda: asyncio.run_coroutine_threadsafe(app.run_action("quit"), self._loop)
 
+        def _sigcont_application(self, *_: Any) -> None:
+            # Textual starts its threads once more, also when they were never stopped, and would wait for the first ones
+            # at the end. The signal comes without a stop when the terminal goes.
+            if self._auto_restart and not self._must_signal_resume:
+                self.suspend_application_mode()
+            super()._sigcont_application()
+
         def _get_terminal_size(self) -> tuple[int, int]:
             return terminal_size(terminal)
 

@@ -107,14 +107,34 @@ def test_ended_from_outside_it_keeps_everything_and_leaves_the_terminal_as_it_wa
     assert "Write a message" not in app.screen
 
 
-def test_without_its_terminal_the_program_ends_and_keeps_everything(bare: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("signals", [(), (signal.SIGCONT,), (signal.SIGHUP, signal.SIGCONT)])
+def test_without_its_terminal_the_program_ends_and_keeps_everything(
+    bare: Start, tmp_path: Path, signals: tuple[int, ...]
+) -> None:
+    """Who leads a terminal's session hears of its end by signals, others do not."""
     app = bare({"text": LONG, "tok_s": 400})
     app.wait_for("Write a message")
     app.write("q\r")
     app.wait_for("word1")
+    for number in signals:
+        app.process.send_signal(number)
     app.hang_up()
     assert app.process.wait(PATIENCE_S) == 0
     assert messages(tmp_path / "data")[1][2] == "stopped"
+
+
+def test_told_to_go_on_without_having_been_stopped_it_does_and_still_ends(bare: Start) -> None:
+    app = bare()
+    app.wait_for("Write a message")
+    for _ in range(3):
+        drawn = app.drawn
+        app.process.send_signal(signal.SIGCONT)
+        app.wait_for("Write a message", since=drawn)
+    drawn = app.drawn
+    app.write("once")
+    app.wait_for("once", since=drawn)
+    app.write("\x11")
+    assert app.process.wait(PATIENCE_S) == 0
 
 
 def test_large_bracketed_paste_is_a_mark_that_sends_nothing_by_itself(terminal: Start) -> None:
