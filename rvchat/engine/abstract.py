@@ -99,7 +99,7 @@ def _stack(weight: Weight, layers: int, form: Form, compute: Compute) -> Any:
         return Quantised(values, scales, 4, exact=False)
     if form == "int8":
         values = _shape((count, inputs // RUN, RUN, outputs), jnp.int8)
-        scales = _shape((count, 1, outputs), jnp.float32)
+        scales = _shape((count, inputs // GROUP, outputs), jnp.float16)
         return Quantised(values, scales, 8, exact=False)
     return _plain((count, outputs, inputs), form)
 

@@ -262,11 +262,11 @@ Form = Literal["float32", "bf16", "int8", "int4"]
 BITS: Mapping[Form, Mapping[Role, float]] = {
     "float32": {"linear": 32, "experts": 32, "high": 32, "embedding": 32, "table": 32},
     "bf16": {"linear": 16, "experts": 16, "high": 16, "embedding": 16, "table": 16},
-    "int8": {"linear": 8, "experts": 8, "high": 16, "embedding": 8, "table": 8},
+    "int8": {"linear": 8.5, "experts": 8.5, "high": 16, "embedding": 8, "table": 8},
     "int4": {"linear": 4.5, "experts": 4.5, "high": 16, "embedding": 8, "table": 8},
 }
-"""Bits a weight in each form of storage. INT4 has a 16-bit scale for each group of 32; INT8's scale per row is below a
-hundredth of a bit in models of these widths."""
+"""Bits a weight in each form of storage: INT4 and INT8 have a 16-bit scale for each group of 32, tables in INT8 one a
+row."""
 
 
 def weight_bytes(config: ModelConfig, form: Form) -> int:

@@ -33,7 +33,7 @@ from rvchat.errors import ModelError
 from rvchat.kernels.quantised import GROUP, RUN, Quantised, QuantisedRows
 
 # Of how parameters are laid out; a copy with another number is made again.
-VERSION = 2
+VERSION = 3
 ALIGNMENT = 64
 NAMES: Mapping[str, str] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8", "uint8": "U8"}
 
@@ -205,9 +205,8 @@ class _Reader:
     def quantised(self, name: str, shape: tuple[int, ...]) -> Quantised:
         count, outputs, inputs = shape
         bits = 4 if self.tensors[f"{name}.values"].dtype == "U8" else 8
-        groups = inputs // (GROUP if bits == 4 else RUN)
-        values = self.array(f"{name}.values", (count, groups, RUN, outputs))
-        scales = self.array(f"{name}.scales", (count, groups if bits == 4 else 1, outputs))
+        values = self.array(f"{name}.values", (count, inputs // (GROUP if bits == 4 else RUN), RUN, outputs))
+        scales = self.array(f"{name}.scales", (count, inputs // GROUP, outputs))
         return Quantised(values, scales, bits, self.exact)
 
     def array(self, name: str, shape: tuple[int, ...]) -> jax.Array:

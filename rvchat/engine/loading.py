@@ -103,13 +103,9 @@ class Loader:
         outputs, inputs = weight.shape[-2:]
         experts = weight.shape[0] if weight.role == "experts" else 1
         count = len(tensors) * experts
-        if form == "int4":
-            values: npt.NDArray[Any] = np.empty((count, inputs // GROUP, RUN, outputs), np.uint8)
-            scale_type = self.integers(tensors[0], form, slice(0, 1))[1].dtype
-            scales: npt.NDArray[Any] = np.empty((count, inputs // GROUP, outputs), scale_type)
-        else:
-            values = np.empty((count, inputs // RUN, RUN, outputs), np.int8)
-            scales = np.empty((count, 1, outputs), np.float32)
+        first_values, first_scales = self.integers(tensors[0], form, slice(0, 1))
+        values = np.empty((count, first_values.size // RUN, RUN, outputs), first_values.dtype)
+        scales = np.empty((count, inputs // GROUP, outputs), first_scales.dtype)
         for place in range(count):
             tensor, base = tensors[place // experts], place % experts * outputs
             for start, stop in self.blocks((outputs, inputs)):
@@ -137,7 +133,7 @@ class Loader:
         starts = np.linspace(0, vocab, SAMPLES, endpoint=False).astype(int).tolist()
         columns = quantising.columns(np.concatenate([tensor.rows(i, min(i + SAMPLE_ROWS, vocab)) for i in starts]))
         for start, stop in self.blocks(weight.shape):
-            values[start:stop], scales[start:stop, 0] = quantising.int8(tensor.rows(start, stop) / columns)
+            values[start:stop], scales[start:stop, 0] = quantising.int8_rows(tensor.rows(start, stop) / columns)
         return QuantisedRows(on_device(values), on_device(scales), on_device(columns), self.storage.exact)
 
     def table(self) -> Table | None:

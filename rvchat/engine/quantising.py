@@ -22,6 +22,8 @@ Array = jax.Array
 # value can be 8 whatever its sign.
 INT4_LARGEST = (-8.5, -8.0, -7.5, -7.0, -6.5, -6.0, 5.5, 6.0, 6.5, 7.0, 7.5)
 INT8_LARGEST = (127.0, 130.0, 134.0, 140.0, 150.0)
+# The grids of Q8_0 and Q5_0, whose groups are these and whose largest value is that: INT8 holds them as they are.
+HELD_LARGEST = (127.0, 16.0)
 
 
 @partial(jax.jit, static_argnames=("low", "high", "largest", "scale_dtype"))
@@ -47,6 +49,13 @@ def _fit(groups: Array, low: int, high: int, largest: tuple[float, ...], scale_d
     return integers(best_scale).astype(jnp.int8), best_scale.astype(scale_dtype)
 
 
+def int8(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float16]]:
+    """Rows of a weight [n, inputs] in groups of 32 along the inputs. # int8 [n, G, 32], float16 [n, G]"""
+    n, inputs = weights.shape
+    q, scales = _fit(weights.reshape(-1, GROUP), -127, 127, HELD_LARGEST, jnp.float16)
+    return np.asarray(q).reshape(n, -1, GROUP), np.asarray(scales).reshape(n, inputs // GROUP)
+
+
 def int4(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float16]]:
     """Rows of a weight [n, inputs] in groups of 32 along the inputs. # uint8 [n, G, 16], float16 [n, G]"""
     n, inputs = weights.shape
@@ -55,12 +64,12 @@ def int4(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.uint8], npt.N
 
 
 def columns(sample: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """A scale for each column of a table of which `sample` [n, inputs] are some rows: how large it is. # [inputs]"""
-    size = np.sqrt(np.square(sample, dtype=np.float64).mean(0))
-    return np.where(size > 0, size, 1.0).astype(np.float32)
+    """A scale for each column of a table of which `sample` [n, inputs] are some rows: its largest value. # [inputs]"""
+    largest = np.abs(sample).max(0)
+    return np.where(largest > 0, largest, 1.0).astype(np.float32)
 
 
-def int8(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """Rows of a weight [n, inputs], one scale a row. # int8 [n, inputs], float32 [n]"""
+def int8_rows(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """Rows of a table [n, inputs], one scale a row. # int8 [n, inputs], float32 [n]"""
     q, scales = _fit(weights, -127, 127, INT8_LARGEST, jnp.float32)
     return np.asarray(q), np.asarray(scales)[:, 0]

@@ -105,6 +105,6 @@ class Storage:
                 total += checkpoint.tensor("per_layer_table").stored_bytes
                 continue
             total += weight.size * count * BITS[forms[weight.role]][weight.role] / 8
-            if forms[weight.role] == "int8":  # a float32 scale for each row
-                total += weight.size * count / weight.shape[-1] * 4
+            if weight.role == "embedding" and embed == "int8":  # float32 scales of rows and columns
+                total += 4 * sum(weight.shape)
         return round(total)

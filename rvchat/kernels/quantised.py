@@ -36,11 +36,11 @@ def precision_of(dtype: jnp.dtype) -> lax.Precision | None:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Quantised:
-    """A stack of weights [L, outputs, inputs] as integers and scales.
+    """A stack of weights [L, outputs, inputs] as integers and scales [L, inputs / 32, outputs], one for each group of
+    32 inputs.
 
-    bits 4: values uint8 [L, inputs / 32, 16, outputs], the low nibble input i of a group of 32 and the high one input
-    i + 16, both plus 8; scales [L, inputs / 32, outputs]. bits 8: values int8 [L, inputs / 16, 16, outputs]; scales
-    float32 [L, 1, outputs]. `exact`: activations are not rounded in a product.
+    bits 4: values uint8 [L, inputs / 32, 16, outputs], the low nibble input i of a group and the high one input i + 16,
+    both plus 8. bits 8: values int8 [L, inputs / 16, 16, outputs]. `exact`: activations are not rounded in a product.
     """
 
     values: Array
@@ -78,9 +78,10 @@ class Quantised:
         """
         values = _piece(self.values, layer, start, count)
         scales = _piece(self.scales, layer, start, count).astype(jnp.float32)[:, None]
-        integers = [values]
         if self.bits == 4:
             integers = [(values & 15).astype(jnp.int8) - 8, (values >> 4).astype(jnp.int8) - 8]
+        else:
+            integers = [values.reshape(-1, GROUP, count)]
         return [(plane.astype(jnp.float32) * scales).astype(dtype).reshape(-1, count) for plane in integers]
 
     def planes_of(self, rows: Array) -> list[Array]:
@@ -157,16 +158,18 @@ def _int4_row(x: Array, values: Array, scales: Array) -> Array:
 
 
 def _int8_row(x: Array, values: Array, scales: Array) -> Array:
-    """values: int8 [G, 16, outputs]. # float32 [outputs]
+    """values: int8 [2G, 16, outputs]; scales: [G, outputs]. # float32 [outputs]
 
     A weight is 16 times its high nibble plus its low one. Written as a product it would be turned into a matrix
     multiplication, whose operand is first copied and widened.
     """
-    integers, x_scales = rounded(x, RUN)
-    products = (values >> 4).astype(jnp.int32) * (integers * 16)[..., None]
-    products += (values & 15).astype(jnp.int32) * integers[..., None]
-    sums = products.sum(1).astype(jnp.float32)  # [G, outputs]
-    return (sums * x_scales).sum(0) * scales[0]
+    integers, x_scales = rounded(x, GROUP)
+    runs = integers.reshape(-1, RUN)  # [2G, 16]
+    products = (values >> 4).astype(jnp.int32) * (runs * 16)[..., None]
+    products += (values & 15).astype(jnp.int32) * runs[..., None]
+    halves = products.sum(1).reshape(-1, 2, values.shape[-1])
+    sums = (halves[:, 0] + halves[:, 1]).astype(jnp.float32)  # [G, outputs]
+    return (sums * x_scales * scales).sum(0)
 
 
 @jax.tree_util.register_dataclass

@@ -44,7 +44,7 @@ def test_int4_beats_rounding_to_the_largest_value() -> None:
 
 def test_int8_is_at_least_as_good_as_rounding_to_the_largest_value() -> None:
     w = weights(64, 256)
-    integers, scales = quantising.int8(w)
+    integers, scales = quantising.int8_rows(w)
     ours = integers * scales[:, None]
     absmax = np.abs(w).max(-1, keepdims=True) / 127
     plain = np.round(w / absmax) * absmax
@@ -55,7 +55,7 @@ def test_int8_is_at_least_as_good_as_rounding_to_the_largest_value() -> None:
 def test_zeros_stay_zeros() -> None:
     packed, scales = quantising.int4(np.zeros((2, 64), np.float32))
     assert (unpacked(packed) * scales[..., None] == 0).all()
-    integers, row_scales = quantising.int8(np.zeros((2, 64), np.float32))
+    integers, row_scales = quantising.int8_rows(np.zeros((2, 64), np.float32))
     assert (integers * row_scales[:, None] == 0).all()
 
 
@@ -74,13 +74,13 @@ def stack(w: Float, bits: int, *, exact: bool) -> tuple[Quantised, Float]:
     if bits == 4:
         packed, scales = quantising.int4(w)
         stands_for = (unpacked(packed) * scales[..., None].astype(np.float32)).reshape(w.shape)
-        values, by_group = packed.transpose(1, 2, 0), scales.T
+        values = packed.transpose(1, 2, 0)
     else:
-        integers, row_scales = quantising.int8(w)
-        stands_for = integers * row_scales[:, None]
-        values, by_group = integers.reshape(outputs, -1, RUN).transpose(1, 2, 0), row_scales[None]
+        integers, scales = quantising.int8(w)
+        stands_for = (integers * scales[..., None].astype(np.float32)).reshape(w.shape)
+        values = integers.reshape(outputs, -1, RUN).transpose(1, 2, 0)
     assert values.shape == (inputs // (GROUP if bits == 4 else RUN), RUN, outputs)
-    return Quantised(jnp.asarray(values[None]), jnp.asarray(by_group[None]), bits, exact), stands_for
+    return Quantised(jnp.asarray(values[None]), jnp.asarray(scales.T[None]), bits, exact), stands_for
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -96,8 +96,7 @@ def test_an_exact_product_is_that_of_what_the_integers_stand_for(bits: int, rows
 def test_a_product_in_integers_differs_by_the_rounding_of_activations_alone(bits: int, rows: int) -> None:
     quantised, stands_for = stack(weights(64, 128), bits, exact=False)
     x = np.random.default_rng(3).standard_normal((rows, 128)).astype(np.float32)
-    size = GROUP if bits == 4 else RUN
-    groups = x.reshape(rows, -1, size)
+    groups = x.reshape(rows, -1, GROUP)
     scale = np.abs(groups).max(-1, keepdims=True) / 127
     rounded = (np.round(groups / scale) * scale).reshape(x.shape)
     product = np.asarray(quantised.product(jnp.asarray(x), 0))
@@ -124,7 +123,7 @@ def test_a_product_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_head_and_the_rows_of_a_quantised_embedding_agree(rows: int) -> None:
     w = weights(300, 64) * np.geomspace(0.1, 10.0, 64, dtype=np.float32)
     columns = quantising.columns(w)
-    integers, scales = quantising.int8(w / columns)
+    integers, scales = quantising.int8_rows(w / columns)
     table = QuantisedRows(jnp.asarray(integers), jnp.asarray(scales[:, None]), jnp.asarray(columns), exact=False)
     stands_for = integers * scales[:, None] * columns
     lost = np.linalg.norm(stands_for - w, axis=0) / np.linalg.norm(w, axis=0)

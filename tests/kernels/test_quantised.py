@@ -25,7 +25,7 @@ def stack(bits: int, exact: bool, seed: int = 0) -> tuple[Quantised, Any]:
     rng = np.random.default_rng(seed)
     low, high = (-8, 8) if bits == 4 else (-127, 128)
     integers = rng.integers(low, high, (LAYERS, OUTPUTS, INPUTS)).astype(np.int8)
-    groups = INPUTS // 32 if bits == 4 else 1
+    groups = INPUTS // 32
     scales = rng.uniform(0.5, 2.0, (LAYERS, OUTPUTS, groups)).astype(np.float32) / high
     plain = integers * np.repeat(scales, INPUTS // groups, axis=2)
     if bits == 4:
@@ -56,10 +56,9 @@ def test_a_quick_product_rounds_activations_and_no_more(bits: int, rows: int) ->
     """Each activation may be off by half of its group's 127th; weights are off by nothing."""
     weights, plain = stack(bits, exact=False)
     x = np.random.default_rng(2).normal(size=(rows, INPUTS)).astype(np.float32)
-    x[:, :16] *= 100  # a group of its own: the others are rounded as finely as ever
+    x[:, :32] *= 100  # a group of its own: the others are rounded as finely as ever
     found = np.asarray(jax.jit(linear)(x, weights, 1))
-    group = 32 if bits == 4 else 16
-    half = np.repeat(np.abs(x.reshape(rows, -1, group)).max(-1), group, axis=1) / 127 / 2
+    half = np.repeat(np.abs(x.reshape(rows, -1, 32)).max(-1), 32, axis=1) / 127 / 2
     bound = half @ np.abs(plain[1]).T
     assert (np.abs(found - x @ plain[1].T) <= bound + 1e-3).all()
     if rows <= quantised.FEW_ROWS:
@@ -133,8 +132,13 @@ def test_rounding_is_better_than_covering_the_range(seed: int, size: float) -> N
     naive = ((np.clip(np.round(groups / covering), -8, 7) * covering - groups) ** 2).sum(-1)
     assert (error <= naive * 1.01).all()
     assert error.sum() < naive.sum() * 0.95
-    integers, rows = quantising.int8(weights)
-    assert (np.abs(integers * rows[:, None] - weights) <= np.abs(weights).max(-1, keepdims=True) / 127).all()
+    integers, scales = quantising.int8(weights)
+    assert (integers.shape, scales.shape, scales.dtype) == ((8, 2, 32), (8, 2), np.float16)
+    assert (
+        np.abs(integers * scales[..., None].astype(np.float32) - groups) <= np.abs(groups).max(-1, keepdims=True) / 127
+    ).all()
+    rows, row_scales = quantising.int8_rows(weights)
+    assert (np.abs(rows * row_scales[:, None] - weights) <= np.abs(weights).max(-1, keepdims=True) / 127).all()
 
 
 def test_what_a_form_holds_is_kept() -> None:
@@ -146,13 +150,26 @@ def test_what_a_form_holds_is_kept() -> None:
     assert np.array_equal(unpacked(packed) * found[..., None].astype(np.float32), integers * scales)
     wide = rng.integers(-127, 128, (4, 96))
     wide[:, 5] = 127
-    values, rows = quantising.int8((wide * 0.125).astype(np.float32))
-    np.testing.assert_allclose(values * rows[:, None], wide * 0.125, rtol=1e-6)
+    rows, row_scales = quantising.int8_rows((wide * 0.125).astype(np.float32))
+    np.testing.assert_allclose(rows * row_scales[:, None], wide * 0.125, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-127, 127), (-16, 15)], ids=["Q8_0", "Q5_0"])
+def test_int8_keeps_what_such_files_hold(low: int, high: int) -> None:
+    rng = np.random.default_rng(7)
+    integers = rng.integers(low, high + 1, (4, 3, 32))
+    integers[..., 3] = low
+    scales = rng.uniform(0.001, 0.1, (4, 3, 1)).astype(np.float16).astype(np.float32)
+    weights = integers * scales
+    values, found = quantising.int8(weights.reshape(4, 96))
+    assert np.array_equal(values * found[..., None].astype(np.float32), weights)
 
 
 def test_nothing_but_zeros() -> None:
     packed, scales = quantising.int4(np.zeros((2, 32), np.float32))
     assert not (unpacked(packed) * scales[..., None]).any()
-    values, rows = quantising.int8(np.zeros((2, 32), np.float32))
-    assert not (values * rows[:, None]).any()
-    assert np.isfinite(rows).all()
+    values, scales = quantising.int8(np.zeros((2, 32), np.float32))
+    assert not (values * scales[..., None]).any()
+    rows, row_scales = quantising.int8_rows(np.zeros((2, 32), np.float32))
+    assert not (rows * row_scales[:, None]).any()
+    assert np.isfinite(row_scales).all()
