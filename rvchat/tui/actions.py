@@ -16,7 +16,7 @@ from rvchat.store.printable import one_line
 from rvchat.tui import editor
 from rvchat.tui.commands import Command, Commands
 from rvchat.tui.screens.conversation import ConversationSettings, Wanted
-from rvchat.tui.screens.help import HelpScreen, commands_of, keys_of
+from rvchat.tui.screens.help import PALETTE, SHOWN, WRITTEN, HelpScreen, commands_of, keys_of
 from rvchat.tui.screens.models import ModelScreen
 from rvchat.tui.widgets.list_of import ListOf
 from rvchat.tui.widgets.message import MessageView
@@ -53,7 +53,9 @@ class Actions:
             Command("model", "Show the models, download and load one", self.model, choices=self.models),
             Command("unload", "Free the memory of the model", soon(self._app.models.unload)),
             Command("system", "Say what the model is told first", self._system),
+            Command("persona", "Take a saved system prompt", self._persona, "a name", self._personas),
             Command("params", "Settings of this conversation", soon(self.settings)),
+            Command("settings", "Settings of this conversation", soon(self.settings)),
             Command("think", "Thinking before the answer: on or off", self._think, choices=lambda: ["on", "off"]),
             Command("title", "Give this conversation a title", self._title),
             Command("pin", "Pin this conversation to the top, or release it", soon(lambda: self._list("pin"))),
@@ -66,7 +68,7 @@ class Actions:
             Command("stats", "Statistics of every answer", soon(self._statistics)),
             Command("editor", "Write the message in your editor", soon(self.edit)),
             Command("theme", "Change the colours", self._theme, "a theme", lambda: sorted(self._app.available_themes)),
-            Command("settings", "Say where the settings are", soon(self._where)),
+            Command("config", "Say where the file with the settings is", soon(self._where)),
             Command("help", "Keys and commands", soon(self.help)),
             Command("quit", "Leave; an answer that is being made is kept", soon(self._app.action_quit)),
         ]
@@ -126,6 +128,18 @@ class Actions:
             self._chat.tell("The model is told that from the next answer on.")
         else:
             self.settings("system")
+
+    def _personas(self) -> list[str]:
+        return sorted(self._app.settings.personas)
+
+    def _persona(self, name: str) -> None:
+        saved = self._app.settings.personas
+        if name in saved:
+            self._change(system=saved[name])
+            self._chat.tell(f"The model is told what is saved as {name} from the next answer on.")
+        else:
+            there = f"there are {', '.join(self._personas())}" if saved else "Ctrl+S saves one under a name"
+            self._chat.tell(f"There is no system prompt called {name}; {there}.", bad=True)
 
     def _think(self, text: str) -> None:
         session, model = self._chat.session, self._chat.state.model
@@ -241,10 +255,11 @@ class Actions:
         first = [p for p in places if here is not None and any(isinstance(n, p[0]) for n in here.ancestors_with_self)]
         ordered = [*first, *(p for p in places if p not in first)]
         everywhere = [*self._chat.BINDINGS, *self._app.BINDINGS]
-        sections = [("Everywhere", keys_of(everywhere, keymap))]
+        sections = [("Everywhere", [*keys_of(everywhere, keymap), PALETTE])]
         own = [(title, keys_of(place.__dict__["BINDINGS"], keymap)) for place, title in ordered]
         sections = [*own[: len(first)], *sections, *own[len(first) :]]
-        self._app.push_screen(HelpScreen([*sections, ("Commands", commands_of(self.commands))]))
+        rest = [("Commands", commands_of(self.commands)), ("While writing, besides", WRITTEN), ("The last line", SHOWN)]
+        self._app.push_screen(HelpScreen([*sections, *rest]))
 
 
 def file_name(title: str, format: str) -> str:

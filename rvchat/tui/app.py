@@ -16,6 +16,7 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.driver import Driver
 from textual.screen import Screen
+from textual.widgets import Input, TextArea
 
 from rvchat import settings
 from rvchat.errors import RvchatError
@@ -79,13 +80,16 @@ class RvchatApp(App[None]):
     VERTICAL_BREAKPOINTS = [(0, "-low"), (16, "-high")]  # noqa: RUF012
     COMMAND_PALETTE_BINDING = "ctrl+p"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+q,ctrl+c", "quit", "Leave", id="app.quit", priority=True),
+        Binding("ctrl+q", "quit", "Leave; an answer that is being made is kept", id="app.quit", priority=True),
+        Binding(
+            "ctrl+c", "interrupt", "Copy what is marked; else stop the answer; else leave", id="app.copy", priority=True
+        ),
         Binding("f1", "help", "Help", id="app.help", priority=True),
-        Binding("ctrl+o", "models", "Models", id="app.models", priority=True),
+        Binding("ctrl+o", "models", "The models: download, load, delete", id="app.models", priority=True),
         Binding(
             "ctrl+l", "next_model", "Take the step with models that is offered", id="app.next_model", priority=True
         ),
-        Binding("ctrl+s", "settings", "Settings of the conversation", id="app.settings"),
+        Binding("ctrl+s", "settings", "Settings of this conversation", id="app.settings"),
         Binding("ctrl+g", "editor", "Write in your editor", id="app.editor", priority=True),
         Binding("ctrl+z", "suspend_process", "To the shell; fg comes back", id="app.suspend", priority=True),
     ]
@@ -174,6 +178,18 @@ class RvchatApp(App[None]):
             await asyncio.to_thread(self.session.close)
         self.exit()
 
+    async def action_interrupt(self) -> None:
+        """Ctrl+C, by which people mean one of three things."""
+        field = self.focused
+        marked = self.screen.get_selected_text() or (field.selected_text if isinstance(field, Input | TextArea) else "")
+        if marked:
+            self.chat.copy(marked)
+            self.screen.clear_selection()
+        elif self.screen is self.chat and self.chat.state.answering:
+            self.chat.stop_answer()
+        else:
+            await self.action_quit()
+
     async def _caught_up(self) -> None:
         """Returns when what was typed a moment before has come to where it goes."""
         for node in (self.chat.prompt, self.chat):
@@ -226,8 +242,9 @@ class RvchatApp(App[None]):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         for command in self.actions.commands:
-            if not command.needs:
-                yield SystemCommand(command.help, f"/{command.name}", lambda run=command.run: run(""))
+            begin, run = f"/{command.name} ", command.run
+            act = (lambda begin=begin: self.call_later(self.chat.prompt.load, begin)) if command.needs else None
+            yield SystemCommand(command.help, f"/{command.name}", act or (lambda run=run: run("")))
         for name in sorted(self.available_themes):
             yield SystemCommand(f"Theme: {name}", "Change the colours", lambda name=name: self.set_theme(name))
         for name in self.actions.models():

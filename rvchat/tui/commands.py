@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rvchat.tui.attachments import completions
 from rvchat.tui.widgets.list_of import Row
 from rvchat.tui.widgets.prompt import Suggestions
+
+_NAMING = re.compile(r'(?:(?<=\s)|^)@(?:"([^"\n]*)|([^\s"]*))\Z')
+
+
+def _mention(path: str) -> str:
+    """How a message names a file; of a folder the beginning, to be gone on with."""
+    if not any(letter.isspace() for letter in path):
+        return f"@{path}"
+    return f'@"{path}' if path.endswith("/") else f'@"{path}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +64,11 @@ class Commands:
         """Completions for the text before the cursor: of a command, of its value, or of a path behind an @."""
         if before.startswith("/") and "\n" not in before:
             return self._of_commands(before)
-        word = before.rsplit(None, 1)[-1] if before and not before[-1].isspace() else ""
-        if not word.startswith("@"):
+        named = _NAMING.search(before)
+        if named is None:
             return None
-        found = completions(word[1:])
-        rows = tuple(Row(path, f"@{path}") for path, _ in found if " " not in path)
-        return Suggestions(len(before) - len(word), rows) if rows else None
+        rows = tuple(Row(path, _mention(path)) for path, _ in completions(named[1] or named[2] or ""))
+        return Suggestions(named.start(), rows) if rows else None
 
     def _of_commands(self, before: str) -> Suggestions | None:
         name, space, rest = before[1:].partition(" ")

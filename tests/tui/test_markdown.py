@@ -78,7 +78,7 @@ def test_marks_become_named_spans_and_no_mark_is_left_in_the_text() -> None:
         "c": "em",
         "d": "inline-code",
         "e": "strike",
-        "f": "link",
+        "f": "link:http://g.h",
         "http://g.h": "target",
     }
 

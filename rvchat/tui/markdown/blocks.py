@@ -173,7 +173,8 @@ _SPACES = re.compile(r"[ \n]+")
 
 
 def _inline(token: Token) -> Content:
-    """A line of text with its marks as named spans. A link's target is shown behind its text where it differs."""
+    """A line of text with its marks as named spans; that of a link is "link:" and its target. The target is shown
+    behind the text where it differs."""
     text: list[str] = []
     spans: list[Span] = []
     opened: list[tuple[str, int, str]] = []
@@ -200,12 +201,12 @@ def _inline(token: Token) -> Content:
         elif kind == "link_open":
             opened.append(("link", length, str(child.attrs.get("href", ""))))
         elif kind == "image":
-            spans.append(Span(length, length + len(child.content) + 2, "link"))
+            spans.append(Span(length, length + len(child.content) + 2, f"link:{child.attrs.get('src', '')}"))
             add(f"[{child.content}]")
             add(f" ({child.attrs.get('src', '')})")
         elif kind.endswith("_close") and opened:
             name, start, target = opened.pop()
-            spans.append(Span(start, length, name))
+            spans.append(Span(start, length, f"{name}:{target}" if target else name))
             if target and "".join(text)[start:] not in (target, target.removeprefix("mailto:")):
                 add(" (")
                 spans.append(Span(length, length + len(target), "target"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rvchat.errors import RvchatError
@@ -341,6 +342,17 @@ class Models:
             self._app.tell(f"{words.called(row.name)} is damaged: {names}. {mend}", bad=True)
         elif wrong is not None:
             self._app.tell(f"{words.called(row.name)} is whole: {len(model.files)} files are what they should be.")
+
+    def bring_in(self, row: Listed) -> None:
+        """Copies a model that is known by its place to rvchat's own."""
+        if self.work.check(row.name) is None:
+            self._soon(self._bring_in(row))
+
+    async def _bring_in(self, row: Listed) -> None:
+        name = await self.work.bring_in(Path(row.name))
+        if name is not None:
+            await self.refresh()
+            self._app.tell(f"{name} is copied. /model {name} loads it.")
 
     def stop_check(self, row: Listed) -> None:
         if (check := self.work.check(row.name)) is not None:

@@ -38,6 +38,11 @@ class Now:
     recommended: bool = False
 
     @property
+    def copies(self) -> bool:
+        """Whether it is being copied from another place, which is shown as a check is."""
+        return self.check is not None and self.check.stage == "fetching"
+
+    @property
     def fetching(self) -> bool:
         return self.download is not None and self.download.state == "running"
 
@@ -52,7 +57,7 @@ def state(row: Listed, now: Now) -> str:
     if now.loading:
         return now.loading
     if now.check is not None:
-        return f"checking{_share(now.check)}"
+        return f"{'copying' if now.copies else 'checking'}{_share(now.check)}"
     download = now.download
     if download is not None and download.state in _DOWNLOADS:
         return f"{_DOWNLOADS[download.state]}{_share(download.progress)}"
@@ -88,7 +93,8 @@ def what_happens(now: Now) -> str:
     progress = now.check if now.check is not None else download.progress if now.fetching and download else None
     if progress is not None:
         note = f" ({progress.note})" if progress.note else ""
-        return f"{progress.activity}: {progress.how_far}{note}" if progress.how_far else progress.activity + note
+        activity = "Copying" if now.copies else progress.activity
+        return f"{activity}: {progress.how_far}{note}" if progress.how_far else activity + note
     if download is not None and download.state == "failed":
         return str(download.error)
     return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rvchat.config import Paths
@@ -22,7 +23,7 @@ STOP_S = 2.0
 
 
 class Check:
-    """The files of one model being read and compared. `stop` ends it."""
+    """The files of one model being read, to be compared or copied. `stop` ends it."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
@@ -102,6 +103,27 @@ class Work:
         finally:
             del self._checks[model.name]
             self._changed()
+
+    async def bring_in(self, source: Path) -> str | None:
+        """Copies a model from elsewhere, and says under what name it then is here; None where it was stopped."""
+        from rvchat.hub import importing
+        from rvchat.hub.progress import Progress
+
+        copy = self._checks[str(source)] = Check(Progress("fetching"))
+        name = source.resolve().name.removesuffix(".gguf")
+
+        def heard(progress: Progress) -> None:
+            copy.progress = progress
+            self._wake_soon()
+
+        try:
+            await asyncio.to_thread(importing.bring_in, source, name, self._paths, heard, copy.stop)
+        except CancelledError:
+            return None
+        finally:
+            del self._checks[str(source)]
+            self._changed()
+        return name
 
     async def close(self) -> None:
         """Stops what runs; what has been fetched stays."""

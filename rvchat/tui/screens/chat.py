@@ -12,7 +12,6 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.content import Content
 from textual.widgets import Static
 
 from rvchat.errors import RvchatError
@@ -34,6 +33,7 @@ from rvchat.tui.widgets.prompt import Prompt
 from rvchat.tui.widgets.prose import Prose
 from rvchat.tui.widgets.sidebar import Sidebar
 from rvchat.tui.widgets.status import StatusLine
+from rvchat.tui.widgets.title import TitleLine
 from rvchat.tui.widgets.transcript import Transcript
 from rvchat.tui.widgets.welcome import Welcome
 from rvchat.types import (
@@ -65,16 +65,16 @@ class ChatScreen(Moving):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "stop", "Stop", id="chat.stop"),
-        Binding("ctrl+n", "new", "New", id="chat.new", priority=True),
-        Binding("ctrl+r", "retry", "Another answer", id="chat.retry", priority=True),
-        Binding("alt+left", "sibling(-1)", "Older version", id="chat.older", show=False, priority=True),
-        Binding("alt+right", "sibling(1)", "Newer version", id="chat.newer", show=False, priority=True),
+        Binding("escape", "stop", "Stop the answer, or the loading; else back to the input", id="chat.stop"),
+        Binding("ctrl+n", "new", "A new conversation", id="chat.new", priority=True),
+        Binding("ctrl+r", "retry", "Another answer to the last question", id="chat.retry", priority=True),
+        Binding("alt+left", "sibling(-1)", "The version before", id="chat.older", show=False, priority=True),
+        Binding("alt+right", "sibling(1)", "The version after", id="chat.newer", show=False, priority=True),
         Binding("alt+up,shift+up", "messages", "To the messages", id="chat.messages", show=False, priority=True),
-        Binding("ctrl+b", "sidebar", "Conversations", id="chat.sidebar", priority=True),
-        Binding("ctrl+f", "search", "Search", id="chat.search", priority=True),
-        Binding("ctrl+t", "thoughts", "Thoughts", id="chat.thoughts", priority=True),
-        Binding("ctrl+end", "follow", "Follow", id="chat.follow", show=False, priority=True),
+        Binding("ctrl+b", "sidebar", "Show or hide the conversations", id="chat.sidebar", priority=True),
+        Binding("ctrl+f", "search", "Search all conversations", id="chat.search", priority=True),
+        Binding("ctrl+t", "thoughts", "Open or fold the last thoughts", id="chat.thoughts", priority=True),
+        Binding("ctrl+end", "follow", "To the end, and follow it", id="chat.follow", show=False, priority=True),
         Binding("pageup", "page(-1)", "Page up", id="chat.page_up", show=False),
         Binding("pagedown", "page(1)", "Page down", id="chat.page_down", show=False),
     ]
@@ -99,14 +99,14 @@ class ChatScreen(Moving):
         with Horizontal(id="all"):
             yield Sidebar(id="sidebar")
             with Vertical(id="main"):
-                yield Static("", id="title", markup=False)
+                yield TitleLine(id="title")
                 yield Welcome(id="welcome")
                 yield Transcript(id="transcript")
                 yield Static("↓ more below · Ctrl+End follows", id="below", markup=False)
                 yield Notices(id="notice")
                 yield ListOf(id="popup")
                 yield Prompt(id="prompt")
-        yield StatusLine(id="status")
+        yield StatusLine(id="status", stop="screen.stop")
 
     def on_mount(self) -> None:
         self.query_one("#below").display = False
@@ -185,8 +185,7 @@ class ChatScreen(Moving):
         if fresh or conversation.id != self.current:
             fresh = True
             self._change_to(conversation)
-        title = one_line(conversation.title, 200) or "New conversation"
-        self.query_one("#title", Static).update(Content(title))
+        self.query_one(TitleLine).show(one_line(conversation.title, 200) or "New conversation")
         branch = conversation.branch()
         self.welcome.display = not branch
         self.welcome.show()
@@ -198,11 +197,12 @@ class ChatScreen(Moving):
     def _change_to(self, conversation: Conversation) -> None:
         """Another conversation comes on the screen: each keeps what has been written in its input."""
         self.prompt.leave_edit()
-        if self.current:
-            self._drafts[self.current] = self.prompt.text
-            self.prompt.load(self._drafts.pop(conversation.id, ""))
-        self.current = conversation.id
         branch = conversation.branch()
+        if self.current:
+            # One empty conversation is as good as another: what was begun in one is there in the next.
+            self._drafts[self.current if self.transcript.views else ""] = self.prompt.text
+            self.prompt.load(self._drafts.pop(conversation.id if branch else "", ""))
+        self.current = conversation.id
         self.prompt.remember([printable(m.content) for m in branch if m.role == "user"])
         stats = next((m.stats for m in reversed(branch) if m.stats is not None), None)
         used = stats.prompt_tokens + stats.new_tokens if stats is not None else None
@@ -304,9 +304,9 @@ class ChatScreen(Moving):
     async def act_on_message(self, event: MessageView.Act) -> None:
         await self.messages.act(event.message_id, event.what)
 
-    @on(Prose.CopyCode)
-    def copy_code(self, event: Prose.CopyCode) -> None:
-        self.copy(event.code)
+    @on(Prose.Copied)
+    def copy_part(self, event: Prose.Copied) -> None:
+        self.copy(event.text)
 
     @on(Sidebar.Act)
     async def act_on_list(self, event: Sidebar.Act) -> None:
@@ -343,14 +343,18 @@ class ChatScreen(Moving):
             return
         if self.prompt.leave_edit():
             self.tell("")
-        elif session is not None and self.state.answering:
-            session.stop()
+        elif self.state.answering:
+            self.stop_answer()
         elif session is not None and self.state.loading:
             session.cancel_load()
         elif not self.prompt.has_focus:
             self.set_focus(self.prompt)
         else:
             self.tell("")
+
+    def stop_answer(self) -> None:
+        if self.session is not None:
+            self.session.stop()
 
     async def action_new(self) -> None:
         if self.session is not None:
@@ -373,6 +377,10 @@ class ChatScreen(Moving):
     async def action_act_on(self, message_id: str, what: str) -> None:
         """What was clicked on a message."""
         await self.messages.act(message_id, what)
+
+    async def action_list(self, what: str) -> None:
+        """What was clicked below the list."""
+        await self.list.act(what, self.sidebar.conversation)
 
     def copy_conversation(self) -> None:
         if self.session is not None:

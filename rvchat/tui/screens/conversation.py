@@ -29,13 +29,13 @@ class Wanted:
 
 
 _FIELDS: tuple[tuple[str, str, str], ...] = (
-    ("temperature", "Temperature", "0 always takes the likeliest token"),
+    ("temperature", "Temperature", "0: the likeliest token"),
     ("top_p", "Top-p", "1 switches it off"),
     ("top_k", "Top-k", "0 switches it off"),
     ("min_p", "Min-p", "0 switches it off"),
     ("repetition_penalty", "Repetition penalty", "1 switches it off"),
-    ("seed", "Seed", "empty: another for each answer"),
-    ("max_new_tokens", "Longest answer", "tokens; empty: as the window allows"),
+    ("seed", "Seed", "empty: always another"),
+    ("max_new_tokens", "Longest answer", "tokens; empty: no limit"),
 )
 _WHOLE = {"top_k", "seed", "max_new_tokens"}
 _MAY_BE_EMPTY = {"seed", "max_new_tokens"}
@@ -63,7 +63,8 @@ class ConversationSettings(ModalScreen[Wanted | None]):
         self._conversation, self._personas, self._thinks, self._at = conversation, personas, thinks, at
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="box form"):
+        with VerticalScroll(classes="box form") as box:
+            box.border_subtitle = "Ctrl+S saves · Esc leaves it as it is"
             yield Static("This conversation", classes="question", markup=False)
             if self._personas:
                 yield Select(
@@ -84,7 +85,7 @@ class ConversationSettings(ModalScreen[Wanted | None]):
                 yield Button("Save (Ctrl+S)", id="save", variant="primary", compact=True)
                 yield Button("Save, also for new conversations", id="defaults", compact=True)
                 yield Button("Save the system prompt under a name", id="persona", compact=True)
-                yield Button("Cancel (Esc)", id="cancel", compact=True)
+                yield Button("Leave it as it is (Esc)", id="cancel", compact=True)
 
     def on_mount(self) -> None:
         self.query_one("#wrong").display = False

@@ -22,6 +22,7 @@ class Listing(Protocol):
     def tell(self, text: str, *, bad: bool = False) -> None: ...
     def reload_list(self) -> None: ...
     async def action_new(self) -> None: ...
+    async def open(self, conversation_id: str) -> bool: ...
     async def refresh_conversation(self, *, fresh: bool = False) -> None: ...
 
 
@@ -38,7 +39,7 @@ class ListActs:
             return
         try:
             if what == "undo":
-                self._undo(self._chat.store)
+                await self._undo(self._chat.session, self._chat.store)
             elif conversation_id is not None:
                 await self._act(what, conversation_id, self._chat.session, self._chat.store)
         except StoreError as error:
@@ -86,26 +87,30 @@ class ListActs:
         elif store is not None:
             store.change(conversation_id, **fields)
 
-    def _undo(self, store: Store) -> None:
+    async def _undo(self, session: Session, store: Store) -> None:
         if self._deleted:
-            conversation_id = self._deleted.pop()
-            store.restore(conversation_id)
-            self._chat.tell(f"“{store.summary(conversation_id).name}” is back.")
-            return
-        self._restore_one(store)
+            await self._restore(self._deleted.pop(), session, store)
+        else:
+            self._restore_one(session, store)
 
-    def _restore_one(self, store: Store) -> None:
+    async def _restore(self, conversation_id: str, session: Session, store: Store) -> None:
+        """Brings a conversation back, onto the screen where that shows none."""
+        store.restore(conversation_id)
+        if not session.conversation.messages:
+            await self._chat.open(conversation_id)
+        self._chat.tell(f"“{store.summary(conversation_id).name}” is back.")
+        self._chat.reload_list()
+
+    def _restore_one(self, session: Session, store: Store) -> None:
         """Lets the user choose among what was deleted earlier."""
         deleted = store.list(deleted=True, limit=200)
         if not deleted:
             self._chat.tell("Nothing has been deleted.")
             return
 
-        def picked(conversation_id: str | None) -> None:
+        async def picked(conversation_id: str | None) -> None:
             if conversation_id is not None:
-                store.restore(conversation_id)
-                self._chat.tell("It is back.")
-                self._chat.reload_list()
+                await self._restore(conversation_id, session, store)
 
         rows = [Row(summary.name, summary.id) for summary in deleted]
         self._screen.app.push_screen(Pick("Bring back which conversation?", rows), picked)

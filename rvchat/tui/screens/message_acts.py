@@ -60,6 +60,10 @@ class MessageActs:
                 await self.sibling(message_id, -1)
             case "newer":
                 await self.sibling(message_id, 1)
+            case "unfold":
+                view.action_unfold()
+            case "statistics":
+                view.action_statistics()
 
     async def sibling(self, message_id: str, by: int) -> None:
         """Shows the version of a message that was made before or after it."""

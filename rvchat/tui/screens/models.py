@@ -12,14 +12,15 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.screen import Screen
-from textual.style import Style
 from textual.widgets import Input, Static
 
 from rvchat.tui.attachments import size_of
 from rvchat.tui.models import words
 from rvchat.tui.models.acts import Models
 from rvchat.tui.models.words import Now
+from rvchat.tui.screens.dialogs import AskLine
 from rvchat.tui.state import State
+from rvchat.tui.widgets.buttons import flowed, keyed
 from rvchat.tui.widgets.list_of import ListOf, Row
 from rvchat.tui.widgets.notices import Notices
 from rvchat.tui.widgets.status import StatusLine
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 ROOMY = 110
 """From so many columns on the details stand beside the list."""
 
+_NO_MODEL = "No model there: a file ends in .gguf, a folder has a config.json"
 _HEADINGS = {"installed": "On this machine", "partial": "Not whole yet", "available": "To download"}
 
 
@@ -45,6 +47,7 @@ class ModelScreen(Screen[None]):
         Binding("v", "act('verify')", "Check the files", id="models.verify"),
         Binding("d,delete", "act('remove')", "Delete", id="models.remove"),
         Binding("i,space,right", "act('details')", "Details", id="models.details"),
+        Binding("a", "add", "Copy a folder or .gguf file to rvchat's own models", id="models.add"),
         Binding("left", "list", "Back to the list", id="models.list", show=False),
         Binding("slash", "search", "Search", id="models.search", priority=True),
     ]
@@ -113,7 +116,7 @@ class ModelScreen(Screen[None]):
         free = [
             f"{size_of(count)} of {what} free" for count, what in ((memory, "memory"), (shelf.room, "disk")) if count
         ]
-        self.query_one("#title", Static).update(Content(" · ".join(["Models", *free])))
+        self.query_one("#title", Static).update(Content.styled(" · ".join(["Models", *free]), "bold"))
         status = self.query_one(StatusLine)
         status.state, status.download = self._state(), self._models.downloads
         self._look()
@@ -130,7 +133,7 @@ class ModelScreen(Screen[None]):
                 heading = above
                 shown.append(Row(above))
             shown.append(words.entry(row, now, width, names))
-        return shown or [Row("Nothing found: type owner/name, or a path")]
+        return shown or [Row(_nothing(self.query_one(Input).value.strip()))]
 
     def _first(self) -> str:
         """What is looked at first: what comes, else what is loaded, else what is recommended."""
@@ -152,7 +155,7 @@ class ModelScreen(Screen[None]):
         row, shelf = self.row, self._models.shelf
         if row is None:
             self.query_one("#details Static", Static).update("")
-            self.query_one("#acts", Static).update("")
+            self._offer([])
             return
         now, best = self._models.now(row), shelf.recommended
         why = best.reason if now.recommended and best is not None else ""
@@ -160,10 +163,19 @@ class ModelScreen(Screen[None]):
         if row.name != self._at:
             self._at = row.name
             self.query_one("#details").scroll_home(animate=False)
-        acts = [*_acts(row, now), ("i", "details", "details"), ("/", "search", "search"), ("Esc", "back", "back")]
+        about = "back to the list" if self.has_class("-details") else "details"
+        self._offer([*_acts(row, now), ("i", about, "details")])
+
+    def _offer(self, acts: Sequence[tuple[str, str, str]]) -> None:
+        """Shows what can be done, as keys, words and names: `acts` with the highlighted model, and what always can."""
+        add = [("a", "add", "add")] if all(what != "add" for *_, what in acts) else []
+        acts = [*acts, ("/", "search", "search"), *add, ("Esc", "back", "back")]
         if self._searching:
-            acts = [("Enter", "to the models", "list"), ("Esc", "ends the search", "back")]
-        self.query_one("#acts", Static).update(Content(" · ").join(_buttons(acts)))
+            leave = "ends the search" if self.query_one(Input).value else "back"
+            acts = [("Enter", "to the models", "list"), ("Esc", leave, "back")]
+        below = self.query_one("#acts", Static)
+        buttons = [keyed(key, about, f"screen.click({what!r})") for key, about, what in acts]
+        below.update(flowed(buttons, below.content_size.width or self.size.width - 4))
 
     # --- search --------------------------------------------------------------------------------------------
 
@@ -202,6 +214,8 @@ class ModelScreen(Screen[None]):
                 self.action_search()
             case "list":
                 self.action_list()
+            case "add":
+                self.action_add()
             case "back":
                 self.action_back()
             case _:
@@ -239,6 +253,22 @@ class ModelScreen(Screen[None]):
             case _:
                 pass
 
+    def action_add(self) -> None:
+        """Copies the highlighted model where it is one that is known by its place, else asks for one."""
+        row = self.row
+        if row is not None and _is_elsewhere(row):
+            self._models.bring_in(row)
+        else:
+            self.app.push_screen(AskLine("Path of a .gguf file, or of a model's folder"), self._add)
+
+    async def _add(self, path: str | None) -> None:
+        row = await self._models.named(path) if path else None
+        if row is not None and _is_elsewhere(row):
+            self.query_one(Input).value = row.name  # so that it is on the list, with how far it is
+            self._models.bring_in(row)
+        elif path:
+            self.tell(f"{path}: {_NO_MODEL}", bad=True)
+
     def _toggle_details(self) -> None:
         if self.has_class("-roomy"):
             details = self.query_one("#details")
@@ -267,17 +297,17 @@ class ModelScreen(Screen[None]):
             self.set_focus(self.entries)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return not (action in ("act", "search", "list") and self._searching)
+        return not (action in ("act", "search", "list", "add") and self._searching)
 
 
-def _buttons(acts: Sequence[tuple[str, str, str]]) -> list[Content]:
-    """Keys and words, which can be clicked as well."""
-    return [
-        Content.assemble((key, "$text-accent"), f" {about}").stylize(
-            Style.from_meta({"@click": f"screen.click({what!r})"})
-        )
-        for key, about, what in acts
-    ]
+def _nothing(text: str) -> str:
+    """What is said where there is nothing to show."""
+    return _NO_MODEL if text.startswith(("/", "~", ".")) else "Nothing found: type owner/name, or a path"
+
+
+def _is_elsewhere(row: Listed) -> bool:
+    """Whether it is on this machine, but neither rvchat's own nor in the cache of the hub."""
+    return row.entry is None and row.installed is None and not row.problem
 
 
 def _matches(row: Listed, wanted: Sequence[str]) -> bool:
@@ -302,7 +332,7 @@ def _acts(row: Listed, now: Now) -> list[tuple[str, str, str]]:
     if now.loading:
         return [("x", "stops the loading", "end")]
     if now.check is not None:
-        return [("x", "stops the check", "end")]
+        return [("x", "stops the copy" if now.copies else "stops the check", "end")]
     if now.fetching:
         return [("Enter", "pauses", "pause"), ("x", "gives up", "end")]
     begun = row.state == "partial" or now.download is not None
@@ -312,6 +342,8 @@ def _acts(row: Listed, now: Now) -> list[tuple[str, str, str]]:
             again = "goes on" if row.state == "partial" else "tries again"
             return [("Enter", again, "fetch"), ("x", "gives up", "end")]
         return [("Enter", f"downloads{size}", "fetch")]
+    if _is_elsewhere(row) and not now.loaded:
+        return [("Enter", "loads", "load"), ("a", "copies it to rvchat", "add")]
     own = row.installed is not None
     acts = [("u", "unloads", "unload")] if now.loaded else [("Enter", "loads", "load")]
     return [*acts, *([("v", "checks", "verify"), ("d", "deletes", "remove")] if own else [])]

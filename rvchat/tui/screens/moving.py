@@ -93,6 +93,7 @@ class Moving(Screen[None]):
         if self._sidebar_wanted:
             self.hide_list()
             return
+        self.sidebar.clear_search()
         self._sidebar_wanted = True
         self._lay_out()
         self.sidebar.reload(self.current)

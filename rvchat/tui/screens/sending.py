@@ -68,7 +68,7 @@ class Sending:
 
     async def _attach(self, mention: str) -> None:
         try:
-            attached = await asyncio.to_thread(attach, Path(mention[1:]).expanduser())
+            attached = await asyncio.to_thread(attach, Path(mention[1:].strip('"')).expanduser())
         except RvchatError as error:
             self._chat.tell(str(error), bad=True)
             return

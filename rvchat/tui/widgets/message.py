@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from time import perf_counter
 from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import ActiveBinding, Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message as TextualMessage
-from textual.style import Style
 from textual.widgets import Static
 
 from rvchat.store.printable import one_line, printable
 from rvchat.tui.state import label, seconds, statistics
+from rvchat.tui.widgets.buttons import button, fitting, keyed
 from rvchat.tui.widgets.prose import Prose
 from rvchat.types import Message, ToolCall
 
@@ -83,18 +84,18 @@ class MessageView(Vertical, can_focus=True):
     """Shows `message`. The keys act on it while it has the focus; what they mean is the screen's business."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "screen.step(-1)", "Previous", id="message.previous", show=False),
-        Binding("down,j", "screen.step(1)", "Next", id="message.next", show=False),
-        Binding("left,h", "act('older')", "Older version", id="message.older", show=False),
-        Binding("right,l", "act('newer')", "Newer version", id="message.newer", show=False),
-        Binding("c", "act('copy')", "Copy", id="message.copy"),
-        Binding("y", "act('copy_code')", "Copy code", id="message.copy_code"),
-        Binding("e", "act('edit')", "Edit", id="message.edit"),
-        Binding("r", "act('retry')", "Retry", id="message.retry"),
-        Binding("g", "act('continue')", "Go on", id="message.continue"),
-        Binding("t", "unfold", "Thoughts", id="message.unfold"),
-        Binding("i", "statistics", "Statistics", id="message.statistics"),
-        Binding("enter", "screen.write", "Write", id="message.write", show=False),
+        Binding("up,k", "screen.step(-1)", "The message before", id="message.previous", show=False),
+        Binding("down,j", "screen.step(1)", "The next message", id="message.next", show=False),
+        Binding("left,h", "act('older')", "Its older version", id="message.older", show=False),
+        Binding("right,l", "act('newer')", "Its newer version", id="message.newer", show=False),
+        Binding("c", "act('copy')", "Copy it", id="message.copy"),
+        Binding("y", "act('copy_code')", "Copy a code block of it", id="message.copy_code"),
+        Binding("e", "act('edit')", "Edit a question, and ask that instead", id="message.edit"),
+        Binding("r", "act('retry')", "Make another answer", id="message.retry"),
+        Binding("g", "act('continue')", "Go on with the answer", id="message.continue"),
+        Binding("t", "unfold", "Open or fold what is folded: thoughts, tools, a long question", id="message.unfold"),
+        Binding("i", "statistics", "Statistics of the answer", id="message.statistics"),
+        Binding("enter", "screen.write", "Back to the input", id="message.write", show=False),
     ]
 
     class Act(TextualMessage):
@@ -109,7 +110,7 @@ class MessageView(Vertical, can_focus=True):
         super().__init__(classes=f"message -{message.role}")
         self.message = message
         self.sibling = sibling
-        self._with_statistics = False
+        self._with_statistics = self._whole = False
         self._thinking_since: float | None = None
         self._thought_s: float | None = None  # by the screen's clock
         self.body: Prose | None = Prose(message.content, classes="body") if message.role == "assistant" else None
@@ -219,14 +220,39 @@ class MessageView(Vertical, can_focus=True):
                 "  ", self._button("‹", "older"), f" {number}/{count} ", self._button("›", "newer")
             )
         if self.has_focus or self.is_mouse_over:
-            acts = ["copy", "edit" if message.role == "user" else "retry"]
-            head += Content("  ").join([Content(" "), *(self._button(act, act) for act in acts)])
+            room = self.content_size.width - head.cell_length - 3
+            head += "   " + fitting(self._acts(), room)
         return head
+
+    def _acts(self) -> list[Content]:
+        """What can be done with it, for the mouse; with the keys while it has them."""
+        user, settled = self.message.role == "user", not self.streaming
+        acts = [
+            ("edit", "edit", "edit", user),
+            ("copy", "copy", "copy", True),
+            ("retry", "retry", "retry", not user and settled),
+            ("go on", "continue", "continue", not user and settled and self._is_last),
+            ("unfold", "unfold", "unfold", self._folds),
+            ("code", "copy_code", "copy_code", settled and "```" in self.message.content),
+            ("stats", "statistics", "statistics", self.message.stats is not None),
+        ]
+        keys = _keys(self.screen.active_bindings.values()) if self.has_focus else {}
+        return [
+            keyed(keys[name], words, self._click(what)) if name in keys else self._button(words, what)
+            for words, what, name, can in acts
+            if can
+        ]
+
+    @property
+    def _is_last(self) -> bool:
+        return self.parent is not None and self.parent.children[-1] is self
+
+    def _click(self, what: str) -> str:
+        return f"screen.act_on({self.message.id!r}, {what!r})"
 
     def _button(self, words: str, what: str) -> Content:
         """Words that do `what` when they are clicked."""
-        click = Style.from_meta({"@click": f"screen.act_on({self.message.id!r}, {what!r})"})
-        return Content.styled(words, "$text-accent").stylize(click)
+        return button(words, self._click(what))
 
     def watch_has_focus(self, has_focus: bool) -> None:
         super().watch_has_focus(has_focus)
@@ -239,14 +265,23 @@ class MessageView(Vertical, can_focus=True):
         self._settle()
 
     def _question(self) -> Content:
-        text = printable(self.message.content)
-        lines = text.split("\n")
-        if len(lines) <= _QUESTION_LINES and len(text) <= _QUESTION_LETTERS:
+        text = printable(self.message.content).rstrip()
+        if self._whole or not self._is_long:
             return Content(text)
-        shown = "\n".join(lines[:_QUESTION_LINES])[:_QUESTION_LETTERS]
+        shown = "\n".join(text.split("\n")[:_QUESTION_LINES])[:_QUESTION_LETTERS]
         rest = text.count("\n") - shown.count("\n")
         more = f"{rest:,} more lines" if rest else f"{len(text) - len(shown):,} more characters"
-        return Content(shown) + Content.styled(f"\n… {more}", "$text-muted")
+        return Content(shown) + "\n" + self._button(f"… {more}", "unfold")
+
+    @property
+    def _is_long(self) -> bool:
+        """Whether it is a question of which only the beginning is shown at first."""
+        text = self.message.content.rstrip()
+        return self.body is None and (text.count("\n") >= _QUESTION_LINES or len(text) > _QUESTION_LETTERS)
+
+    @property
+    def _folds(self) -> bool:
+        return self.thoughts is not None or bool(self.message.tool_calls) or self._is_long
 
     def _foot(self) -> Content:
         message = self.message
@@ -287,9 +322,18 @@ class MessageView(Vertical, can_focus=True):
         opened = not any(fold.opened for fold in folds)
         for fold in folds:
             fold.opened = opened
-        if opened:
+        if opened and folds:
             self.call_after_refresh(lambda: folds[-1].scroll_visible(animate=False))
+        if self._is_long:
+            self._whole = not self._whole
+            self.query_one("Static.body", Static).update(self._question())
 
     def action_statistics(self) -> None:
         self._with_statistics = not self._with_statistics
         self._settle()
+
+
+def _keys(bindings: Iterable[ActiveBinding]) -> dict[str, str]:
+    """The keys that are in force on a message, by what they do."""
+    known = [active.binding for active in bindings]
+    return {b.id.removeprefix("message."): b.key for b in known if b.id is not None and b.id.startswith("message.")}

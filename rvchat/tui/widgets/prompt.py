@@ -18,7 +18,11 @@ from rvchat.store.printable import printable
 from rvchat.tui.widgets.list_of import ListOf, Row
 from rvchat.tui.widgets.snippets import Snippets
 
-PLACEHOLDER = "Write a message. Enter sends, / lists commands, F1 helps."
+PLACEHOLDERS = (
+    "Write a message. Enter sends, / lists commands, F1 helps.",
+    "Write a message. Enter sends, F1 helps.",
+    "Write a message. F1 helps.",
+)
 _MOST_HISTORY = 200
 _JOINERS = "\u200c\u200d"  # parts of letters and emoji that Python, and so Textual, counts as unprintable
 
@@ -57,12 +61,14 @@ class Prompt(TextArea):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "send", "Send", id="prompt.send"),
-        Binding("ctrl+j,shift+enter,alt+enter", "newline", "New line", id="prompt.newline"),
-        Binding("up", "up", "Earlier message", id="prompt.up", show=False),
-        Binding("down", "down", "Later message", id="prompt.down", show=False),
+        Binding("ctrl+j,shift+enter,alt+enter", "newline", "Begin a new line", id="prompt.newline"),
+        Binding("up", "up", "On the first line: what you wrote before", id="prompt.up", show=False),
+        Binding("down", "down", "On the last line: what you wrote after that", id="prompt.down", show=False),
+        Binding("alt+z,ctrl+underscore", "undo", "Undo (Ctrl+Z goes to the shell)", id="prompt.undo", show=False),
+        Binding("alt+y,ctrl+y", "redo", "Redo", id="prompt.redo", show=False),
         Binding("pageup", "screen.page(-1)", "Page up", id="prompt.page_up", show=False),
         Binding("pagedown", "screen.page(1)", "Page down", id="prompt.page_down", show=False),
-        Binding("tab", "complete", "Complete", id="prompt.complete", show=False),
+        Binding("tab", "complete", "Take what is offered", id="prompt.complete", show=False),
     ]
 
     class Sent(Message):
@@ -87,7 +93,7 @@ class Prompt(TextArea):
             show_line_numbers=False,
             tab_behavior="focus",
             highlight_cursor_line=False,
-            placeholder=PLACEHOLDER,
+            placeholder=PLACEHOLDERS[0],
         )
         self.snippets = Snippets()
         self.suggest: Callable[[str], Suggestions | None] = lambda _: None
@@ -154,6 +160,10 @@ class Prompt(TextArea):
     def _end_edit(self) -> None:
         self.editing = None
         self.border_title = None
+
+    def on_resize(self) -> None:
+        width = self.content_size.width
+        self.placeholder = next((words for words in PLACEHOLDERS if len(words) <= width), PLACEHOLDERS[-1])
 
     # --- keys ----------------------------------------------------------------------------------------------
 
@@ -254,9 +264,10 @@ class Prompt(TextArea):
         start = column - (len(self._before_cursor()) - suggestions.start)
         final = key in suggestions.final
         self.close_popup()
-        self.replace(key if final or key.endswith("/") else f"{key} ", (row, start), (row, column))
-        self.move_cursor((row, start + len(key) + (not final and not key.endswith("/"))))
-        if key.startswith("@") and not key.endswith("/"):
+        goes_on = key.endswith("/")
+        self.replace(key if final or goes_on else f"{key} ", (row, start), (row, column))
+        self.move_cursor((row, start + len(key) + (not final and not goes_on)))
+        if key.startswith("@") and not goes_on:
             self.post_message(self.Named(key))
         return final
 

@@ -75,12 +75,12 @@ class Prose(Widget):
         "prose--code-string", "prose--code-number", "prose--code-removed",
     }  # fmt: skip
 
-    class CopyCode(Message):
-        """The copy mark of a code block was clicked; `code` is its source."""
+    class Copied(Message):
+        """The copy mark of a code block was clicked, or a link: `text` is its source, or where it leads."""
 
-        def __init__(self, code: str) -> None:
+        def __init__(self, text: str) -> None:
             super().__init__()
-            self.code = code
+            self.text = text
 
     def __init__(self, source: str = "", *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
@@ -230,11 +230,12 @@ class Prose(Widget):
             return name
         style = self._styles_by_name.get(name)
         if style is None:
-            kind, _, number = name.partition(":")
+            kind, _, of = name.partition(":")
             selected = kind == "selection"
             style = Style.from_rich_style(self.selection_style) if selected else look(self, f"prose--{kind}")
-            if number:
-                style += Style.from_meta({"@click": f"copy_code({number})"})
+            if of:
+                click = f"copy_code({of})" if kind == "copy" else f"copy_link({of!r})"
+                style += Style.from_meta({"@click": click})
             self._styles_by_name[name] = style
         return style
 
@@ -251,4 +252,8 @@ class Prose(Widget):
         self.refresh()
 
     def action_copy_code(self, number: int) -> None:
-        self.post_message(self.CopyCode(self.codes()[number]))
+        self.post_message(self.Copied(self.codes()[number]))
+
+    def action_copy_link(self, target: str) -> None:
+        """A link is not opened: it is the model's, and over a connection there is no browser to open it in."""
+        self.post_message(self.Copied(target))

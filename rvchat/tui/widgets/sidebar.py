@@ -12,26 +12,28 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from rvchat.errors import StoreError
 from rvchat.tui.days import grouped
+from rvchat.tui.widgets.buttons import flowed, keyed
 from rvchat.tui.widgets.list_of import ListOf, Row
 
 if TYPE_CHECKING:
     from rvchat.store import Hit, Store, Summary
 
 _HITS = 100
+_ACTS = (("F2", "rename", "rename"), ("p", "pin", "pin"), ("d", "delete", "delete"), ("u", "undo", "undo"))
 
 
 class Sidebar(Vertical):
     """Lists what the store has. What is to be done with an entry is posted."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f2", "act('rename')", "Rename", id="list.rename"),
-        Binding("p", "act('pin')", "Pin", id="list.pin"),
-        Binding("d,delete", "act('delete')", "Delete", id="list.delete"),
-        Binding("u", "act('undo')", "Undo delete", id="list.undo"),
+        Binding("f2", "act('rename')", "Give it another title", id="list.rename"),
+        Binding("p", "act('pin')", "Pin it to the top, or release it", id="list.pin"),
+        Binding("d,delete", "act('delete')", "Delete it", id="list.delete"),
+        Binding("u", "act('undo')", "Bring back what was deleted", id="list.undo"),
         Binding("slash", "search", "Search", id="list.search", show=False),
     ]
 
@@ -69,6 +71,13 @@ class Sidebar(Vertical):
     def compose(self) -> ComposeResult:
         yield Input(placeholder="Search", id="search")
         yield ListOf(id="conversations")
+        yield Static("", id="list-acts", markup=False)
+
+    def on_resize(self) -> None:
+        acts = [keyed(key, words, f"screen.list({what!r})") for key, words, what in _ACTS]
+        acts.append(keyed("Ctrl+B", "hides the list", "screen.sidebar"))
+        below = self.query_one("#list-acts", Static)
+        below.update(flowed(acts, below.content_size.width))
 
     @property
     def entries(self) -> ListOf:

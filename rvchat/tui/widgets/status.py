@@ -8,6 +8,7 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from rvchat.tui.state import State, label, seconds, tokens
+from rvchat.tui.widgets.buttons import button, keyed
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _METER = 8  # cells
@@ -20,8 +21,10 @@ class StatusLine(Static):
     download: reactive[str] = reactive("", layout=False)
     """How far downloads are, empty where there are none."""
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, *, id: str | None = None, stop: str = "") -> None:
+        """`stop`: the action that ends what goes on; empty where none does."""
         super().__init__("", id=id, markup=False)
+        self._stop = stop
         self._frame = 0
         self._spinner: Timer | None = None
 
@@ -59,16 +62,20 @@ class StatusLine(Static):
         left = [Content.styled(f" {mark} ", "$text-accent" if state.busy else "$text-success"), Content(activity)]
         if len(state.answering) > 1:
             left.append(Content(f" · {len(state.answering) - 1} waiting"))
-        download = Content.styled(self.download, "$text-accent") if self.download else None
-        pieces = [download, self._meter(width), self._speed(), self._first(), self._model()]  # most important first
+        download = button(self.download, "app.models") if self.download else None
+        stop = keyed("Esc", "stops", self._stop) if state.busy and self._stop else None
+        # The most important first.
+        pieces = [download, self._meter(width), self._speed(), stop, self._model(), self._first()]
         start = Content("").join(left)
         room = width - start.cell_length - 1
-        right: list[Content | None] = [None] * len(pieces)
+        fits: list[Content | None] = [None] * len(pieces)
         for index, piece in enumerate(pieces):
             if piece is not None and piece.cell_length + 3 <= room:
-                right[index] = piece
+                fits[index] = piece
                 room -= piece.cell_length + 3
-        coming, meter, speed, first, model = right
+        coming, meter, speed, stop, model, first = fits
+        if stop is not None:
+            start += Content(" · ") + stop
         shown = [piece for piece in (coming, model, speed, first, meter) if piece is not None]
         end = Content(" │ ").join(shown) if shown else Content("")
         gap = max(width - start.cell_length - end.cell_length - 1, 1)
@@ -79,7 +86,8 @@ class StatusLine(Static):
         if model is None:
             return None
         name = label(model.name, 40)
-        return Content(f"{name} · {model.weights}" if model.weights not in ("", "auto", name) else name)
+        words = f"{name} · {model.weights}" if model.weights not in ("", "auto", name) else name
+        return button(Content(words), "app.models")
 
     def _speed(self) -> Content | None:
         speed = self.state.stats.tokens_per_second if self.state.stats else None
@@ -87,7 +95,7 @@ class StatusLine(Static):
 
     def _first(self) -> Content | None:
         stats = self.state.stats
-        return Content(f"first {seconds(stats.ttft_s)}") if stats and stats.ttft_s else None
+        return Content(f"first token {seconds(stats.ttft_s)}") if stats and stats.ttft_s else None
 
     def _meter(self, width: int) -> Content | None:
         state = self.state

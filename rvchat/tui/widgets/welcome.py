@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+import re
+
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
+from textual.style import Style
 from textual.widgets import Static
 
 from rvchat.tui.models.offer import Offer
 from rvchat.tui.state import State, label
+from rvchat.tui.widgets.hanging import hanging
+
+_KEYS = (
+    ("Enter", "sends; Ctrl+J begins a new line"),
+    ("Esc", "stops an answer or the loading of a model"),
+    ("Ctrl+R", "makes another answer, Alt+Left shows the one before"),
+    ("Shift+Up", "goes to the messages: copy, edit, retry, go on"),
+    ("Ctrl+B", "shows the conversations, Ctrl+F searches them"),
+    ("/", "lists commands; F1 helps, Ctrl+P finds, Ctrl+Q leaves"),
+)
+_CLICKS = {
+    "Ctrl+B": "screen.sidebar",
+    "Ctrl+F": "screen.search",
+    "Ctrl+L": "app.next_model",
+    "Ctrl+O": "app.models",
+    "Ctrl+P": "app.command_palette",
+    "Ctrl+Q": "app.quit",
+    "F1": "app.help",
+    "/model": "app.models",
+}
+_NAMED = re.compile("|".join(rf"{re.escape(name)}(?![\w/])" for name in _CLICKS))
+
+
+def _clickable(content: Content) -> Content:
+    """`content`, in which what is named can be clicked as well."""
+    for found in _NAMED.finditer(content.plain):
+        content = content.stylize(Style.from_meta({"@click": _CLICKS[found[0]]}), *found.span())
+    return content
 
 
 class Welcome(VerticalScroll, can_focus=False):
@@ -40,6 +71,9 @@ class Welcome(VerticalScroll, can_focus=False):
     def on_mount(self) -> None:
         self.show()
 
+    def on_resize(self) -> None:
+        self.show()
+
     def content(self) -> Content:
         parts = [Content.styled("rvchat", "bold $text-primary"), *self._next_steps()]
         if self._first:
@@ -49,21 +83,13 @@ class Welcome(VerticalScroll, can_focus=False):
                     "conversations are kept in its data folder."
                 )
             )
-        keys = [
-            ("Enter", "sends; Ctrl+J begins a new line"),
-            ("Esc", "stops an answer or the loading of a model"),
-            ("Ctrl+R", "makes another answer, Alt+Left shows the one before"),
-            ("Shift+Up", "goes to the messages: copy, edit, retry, go on"),
-            ("Ctrl+B", "shows the conversations, Ctrl+F searches them"),
-            ("/", "lists commands; F1 helps, Ctrl+P finds, Ctrl+Q leaves"),
-        ]
-        lines = [Content.styled(f"{key:<10}", "$text-accent") + about for key, about in keys]
+        lines = [hanging(key, about, 10, self.content_size.width) for key, about in _KEYS]
         if not self._first:
             lines = lines[-1:]
         elif self._offer is not None:  # which takes its room
             lines = [*lines[:2], lines[-1]]
         parts.append(Content("\n").join(lines))
-        return Content("\n\n").join(parts)
+        return _clickable(Content("\n\n").join(parts))
 
     def _next_steps(self) -> list[Content]:
         if self._offer is None:
