@@ -33,7 +33,7 @@ from rvchat.errors import ModelError
 from rvchat.kernels.quantised import GROUP, RUN, Quantised, QuantisedRows
 
 # Of how parameters are laid out; a copy with another number is made again.
-VERSION = 3
+VERSION = 4
 ALIGNMENT = 64
 NAMES: Mapping[str, str] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8", "uint8": "U8"}
 
@@ -130,7 +130,7 @@ def _flat(params: Params) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         if isinstance(value, Quantised | QuantisedRows):
             yield f"{name}.values", np.asarray(value.values)
             yield f"{name}.scales", np.asarray(value.scales)
-            if isinstance(value, QuantisedRows):
+            if value.columns is not None:
                 yield f"{name}.columns", np.asarray(value.columns)
         else:
             yield name, np.asarray(value)
@@ -207,7 +207,8 @@ class _Reader:
         bits = 4 if self.tensors[f"{name}.values"].dtype == "U8" else 8
         values = self.array(f"{name}.values", (count, inputs // (GROUP if bits == 4 else RUN), RUN, outputs))
         scales = self.array(f"{name}.scales", (count, inputs // GROUP, outputs))
-        return Quantised(values, scales, bits, self.exact)
+        columns = self.array(f"{name}.columns", (count, inputs)) if f"{name}.columns" in self.tensors else None
+        return Quantised(values, scales, bits, self.exact, columns)
 
     def array(self, name: str, shape: tuple[int, ...]) -> jax.Array:
         tensor = self.tensors.get(name)

@@ -25,7 +25,7 @@ Progress = Callable[[str, float], None]
 
 # So many values are converted at a time: what a load needs beyond the parameters themselves.
 BLOCK_VALUES = 1 << 22
-# The sizes of the embedding's columns are taken from runs of rows here and there.
+# The scales of columns are taken from runs of rows here and there.
 SAMPLES, SAMPLE_ROWS = 64, 64
 
 DTYPES = {"float32": np.dtype(np.float32), "bf16": np.dtype(jnp.bfloat16)}
@@ -103,25 +103,38 @@ class Loader:
         outputs, inputs = weight.shape[-2:]
         experts = weight.shape[0] if weight.role == "experts" else 1
         count = len(tensors) * experts
-        first_values, first_scales = self.integers(tensors[0], form, slice(0, 1))
+        columns = np.ones((count, inputs), np.float32)
+        first_values, first_scales = self.integers(tensors[0], form, slice(0, 1), columns[0])
         values = np.empty((count, first_values.size // RUN, RUN, outputs), first_values.dtype)
         scales = np.empty((count, inputs // GROUP, outputs), first_scales.dtype)
         for place in range(count):
             tensor, base = tensors[place // experts], place % experts * outputs
+            if form == "int4" and tensor.int4_rows(0, 1) is None:
+                columns[place] = quantising.int4_columns(self.sample(tensor, base, outputs))
             for start, stop in self.blocks((outputs, inputs)):
                 rows = slice(base + start, base + stop)
-                integers, scale = self.integers(tensor, form, rows)
+                integers, scale = self.integers(tensor, form, rows, columns[place])
                 runs = integers.reshape(stop - start, -1, RUN)
                 values[place, :, :, start:stop] = runs.transpose(1, 2, 0)
                 scales[place, :, start:stop] = scale.reshape(stop - start, -1).T
-        return Quantised(on_device(values), on_device(scales), 4 if form == "int4" else 8, self.storage.exact)
+        bits = 4 if form == "int4" else 8
+        scaled = on_device(columns) if (columns != 1).any() else None
+        return Quantised(on_device(values), on_device(scales), bits, self.storage.exact, scaled)
 
     @staticmethod
-    def integers(tensor: Tensor, form: Form, rows: slice) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Rows of a tensor in INT4 (as the file has them if it does) or INT8: integers and scales."""
+    def integers(
+        tensor: Tensor, form: Form, rows: slice, columns: npt.NDArray[np.float32]
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Rows of a tensor over `columns` in INT4 (as the file has them if it does) or INT8: integers and scales."""
         if form == "int8":
             return quantising.int8(tensor.rows(rows.start, rows.stop))
-        return tensor.int4_rows(rows.start, rows.stop) or quantising.int4(tensor.rows(rows.start, rows.stop))
+        return tensor.int4_rows(rows.start, rows.stop) or quantising.int4(tensor.rows(rows.start, rows.stop) / columns)
+
+    @staticmethod
+    def sample(tensor: Tensor, base: int, count: int) -> npt.NDArray[np.float32]:
+        """Some of the `count` rows from `base` on. # [n, inputs]"""
+        starts = np.linspace(0, count, min(SAMPLES, -(-count // SAMPLE_ROWS)), endpoint=False).astype(int).tolist()
+        return np.concatenate([tensor.rows(base + i, base + min(i + SAMPLE_ROWS, count)) for i in starts])
 
     def embedding(self, weight: Weight) -> jax.Array | QuantisedRows:
         tensor = self.find("embed", weight)
@@ -130,8 +143,7 @@ class Loader:
             return self.plain([tensor], form)[0]
         vocab = weight.shape[0]
         values, scales = np.empty(weight.shape, np.int8), np.empty((vocab, 1), np.float32)
-        starts = np.linspace(0, vocab, SAMPLES, endpoint=False).astype(int).tolist()
-        columns = quantising.columns(np.concatenate([tensor.rows(i, min(i + SAMPLE_ROWS, vocab)) for i in starts]))
+        columns = quantising.table_columns(self.sample(tensor, 0, vocab))
         for start, stop in self.blocks(weight.shape):
             values[start:stop], scales[start:stop, 0] = quantising.int8_rows(tensor.rows(start, stop) / columns)
         return QuantisedRows(on_device(values), on_device(scales), on_device(columns), self.storage.exact)

@@ -24,6 +24,8 @@ INT4_LARGEST = (-8.5, -8.0, -7.5, -7.0, -6.5, -6.0, 5.5, 6.0, 6.5, 7.0, 7.5)
 INT8_LARGEST = (127.0, 130.0, 134.0, 140.0, 150.0)
 # The grids of Q8_0 and Q5_0, whose groups are these and whose largest value is that: INT8 holds them as they are.
 HELD_LARGEST = (127.0, 16.0)
+# A weight that loses no more than this share of its power was trained for INT4: bfloat16 has rounded it a little.
+ON_GRID = 1e-4
 
 
 @partial(jax.jit, static_argnames=("low", "high", "largest", "scale_dtype"))
@@ -63,10 +65,22 @@ def int4(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.uint8], npt.N
     return pack_nibbles(np.asarray(q).reshape(n, -1, GROUP)), np.asarray(scales).reshape(n, inputs // GROUP)
 
 
-def columns(sample: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def table_columns(sample: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """A scale for each column of a table of which `sample` [n, inputs] are some rows: its largest value. # [inputs]"""
     largest = np.abs(sample).max(0)
     return np.where(largest > 0, largest, 1.0).astype(np.float32)
+
+
+def int4_columns(sample: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """A scale for each column of a weight of which `sample` [n, inputs] are some rows: its size, so that a group's few
+    steps are not spent on its largest column; or 1 where the weight lies on a grid of INT4 as it is. # [inputs]"""
+    groups = sample.reshape(-1, GROUP)
+    q, scales = _fit(groups, -8, 7, INT4_LARGEST, jnp.float16)
+    lost = np.square(np.asarray(q) * np.asarray(scales, np.float32) - groups).sum()
+    if lost <= ON_GRID * np.square(groups).sum():
+        return np.ones(sample.shape[1], np.float32)
+    size = np.sqrt(np.square(sample, dtype=np.float64).mean(0))
+    return np.where(size > 0, size, 1.0).astype(np.float32)
 
 
 def int8_rows(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:

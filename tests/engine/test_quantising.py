@@ -68,6 +68,32 @@ def test_what_int4_holds_exactly_stays_as_it_is() -> None:
     np.testing.assert_array_equal((unpacked(packed) * scales[..., None].astype(np.float32)).reshape(w.shape), w)
 
 
+def test_scales_of_columns_keep_a_group_from_serving_its_largest_column_alone() -> None:
+    w = weights(64, 128)
+    w[:, ::32] *= 8  # one input of each group is large
+    columns = quantising.int4_columns(w)
+
+    def lost(columns: Float) -> Float:
+        packed, scales = quantising.int4(w / columns)
+        stands_for = (unpacked(packed) * scales[..., None].astype(np.float32)).reshape(w.shape) * columns
+        found: Float = np.linalg.norm(stands_for - w, axis=0) / np.linalg.norm(w, axis=0)
+        return found
+
+    assert lost(columns).max() < 0.15
+    assert np.median(lost(np.ones_like(columns))) > 0.2
+
+
+def test_weights_that_lie_on_a_grid_of_int4_get_no_scales_of_columns() -> None:
+    """As those of a checkpoint that was trained for INT4 and is stored in bfloat16."""
+    rng = np.random.default_rng(9)
+    integers = rng.integers(-8, 8, (32, 4, GROUP))
+    integers[..., 0] = -8
+    scales = rng.uniform(0.001, 0.1, (32, 4, 1))
+    w = np.asarray(jnp.asarray(integers * scales, jnp.bfloat16), np.float32).reshape(32, -1)
+    assert (quantising.int4_columns(w) == 1).all()
+    assert (quantising.int4_columns(weights(32, 128)) != 1).all()
+
+
 def stack(w: Float, bits: int, *, exact: bool) -> tuple[Quantised, Float]:
     """One layer's weight [outputs, inputs] quantised, and what it then stands for."""
     outputs, inputs = w.shape
@@ -122,7 +148,7 @@ def test_a_product_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("rows", [1, 2, 40])
 def test_the_head_and_the_rows_of_a_quantised_embedding_agree(rows: int) -> None:
     w = weights(300, 64) * np.geomspace(0.1, 10.0, 64, dtype=np.float32)
-    columns = quantising.columns(w)
+    columns = quantising.table_columns(w)
     integers, scales = quantising.int8_rows(w / columns)
     table = QuantisedRows(jnp.asarray(integers), jnp.asarray(scales[:, None]), jnp.asarray(columns), exact=False)
     stands_for = integers * scales[:, None] * columns

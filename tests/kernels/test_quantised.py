@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -63,6 +64,20 @@ def test_a_quick_product_rounds_activations_and_no_more(bits: int, rows: int) ->
     assert (np.abs(found - x @ plain[1].T) <= bound + 1e-3).all()
     if rows <= quantised.FEW_ROWS:
         assert not np.allclose(found, x @ plain[1].T, atol=1e-4)  # it is the rounded way that was measured
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("exact", [True, False])
+def test_inputs_are_multiplied_by_their_columns(rows: int, exact: bool) -> None:
+    weights, plain = stack(4, exact)
+    rng = np.random.default_rng(8)
+    columns = rng.uniform(0.1, 3.0, (LAYERS, INPUTS)).astype(np.float32)
+    x = rng.normal(size=(rows, INPUTS)).astype(np.float32)
+    scaled = dataclasses.replace(weights, columns=jnp.asarray(columns))
+    for layer in range(LAYERS):
+        found = np.asarray(jax.jit(linear)(x, scaled, layer))
+        bound = 3e-5 if exact else (np.abs(x * columns[layer]).max() / 254) * np.abs(plain[layer]).sum(-1) + 1e-3
+        assert (np.abs(found - (x * columns[layer]) @ plain[layer].T) <= bound).all()
 
 
 @pytest.mark.parametrize("bits", [4, 8])
