@@ -58,6 +58,10 @@ def ids_of(chunks: Iterable[TokenChunk]) -> list[int]:
     return [i for chunk in chunks for i in chunk.ids]
 
 
+def free_pages(engine: Engine) -> dict[Kind, int]:
+    return {kind: engine._runner.table.free_pages(kind) for kind in KINDS}
+
+
 def common(a: Sequence[int], b: Sequence[int]) -> int:
     """How many ids two texts begin with that are the same."""
     differs = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)

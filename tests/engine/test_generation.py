@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rvchat.engine.config import KINDS
 from rvchat.engine.engine import Engine
 from rvchat.engine.programs import advance, extend
 from rvchat.errors import BadInputError
 from rvchat.types import Request, Sampling, TokenChunk
 
-from .chats import ids_of
+from .chats import free_pages, ids_of
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -34,13 +33,9 @@ def shared(model: Any) -> Engine:
 @pytest.fixture
 def engine(shared: Engine) -> Any:
     """The engine, which after every test has all of its pages back and answers as ever."""
-    before = free(shared)
+    before = free_pages(shared)
     yield shared
-    assert free(shared) == before
-
-
-def free(engine: Engine) -> list[int]:
-    return [engine._runner.table.free_pages(kind) for kind in KINDS]
+    assert free_pages(shared) == before
 
 
 def ends_once(chunks: list[TokenChunk]) -> str | None:
@@ -149,19 +144,19 @@ def test_cancelled_while_tokens_are_made(engine: Engine, model: Any) -> None:
 
 
 def test_closing_an_answer_gives_its_pages_back(engine: Engine, model: Any) -> None:
-    before = free(engine)
+    before = free_pages(engine)
     answer = engine.generate(Request(model.ids, GREEDY))
     next(answer)
-    assert free(engine) != before
+    assert free_pages(engine) != before
     answer.close()
-    assert free(engine) == before
+    assert free_pages(engine) == before
     assert model.continued(engine) == model.greedy
 
 
 def test_an_answer_that_nobody_begins_takes_nothing(engine: Engine, model: Any) -> None:
-    before = free(engine)
+    before = free_pages(engine)
     answer = engine.generate(Request(model.ids, GREEDY))
-    assert free(engine) == before
+    assert free_pages(engine) == before
     answer.close()
 
 

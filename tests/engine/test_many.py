@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rvchat.engine.config import KINDS, Kind
+from rvchat.engine.config import KINDS
 from rvchat.engine.engine import Engine
 from rvchat.engine.pages import Sequence as PageSequence
 from rvchat.engine.programs import Chunk, score
 from rvchat.errors import BadInputError
 from rvchat.types import Request, Sampling, TokenChunk
 
-from .chats import ids_of
+from .chats import free_pages, ids_of
 from .ledger import continued, ledger_engine
 from .test_goldens import ARCHITECTURES, QUANTISED, TOLERANCE
 
@@ -42,13 +42,9 @@ def shared(model: Any) -> Engine:
 @pytest.fixture
 def engine(shared: Engine) -> Any:
     """The engine, which after every test has all of its pages back."""
-    before = free(shared)
+    before = free_pages(shared)
     yield shared
-    assert free(shared) == before
-
-
-def free(engine: Engine) -> dict[Kind, int]:
-    return {kind: engine._runner.table.free_pages(kind) for kind in KINDS}
+    assert free_pages(shared) == before
 
 
 def alone(engine: Engine, request: Request) -> list[int]:
@@ -125,11 +121,11 @@ def test_alternatives_share_the_pages_of_their_prompt(engine: Engine, model: Any
     """Whole pages of 4 are there once; of the rest each has its own."""
     prompt = [(i + length) % 320 for i in model.ids[:length]]
     requests = [Request(prompt, replace(HOT, seed=seed), max_new_tokens=10) for seed in range(8)]
-    before = free(engine)
+    before = free_pages(engine)
     answers = engine.generate_many(requests)
     first = [next(answers) for _ in requests]
     assert [number for number, _ in first] == list(range(8))
-    assert before["full"] - free(engine)["full"] == pages
+    assert before["full"] - free_pages(engine)["full"] == pages
     together = sorted_out([*first, *answers], 8)
     assert [chunks[-1].stats.reused_tokens for chunks in together] == [0, *[(length - 1) // 4 * 4] * 7]
     made = [ids_of(chunks) for chunks in together]
@@ -189,24 +185,24 @@ def test_all_of_several_are_cancelled(engine: Engine, model: Any) -> None:
 
 
 def test_several_are_closed_at_once(engine: Engine, model: Any) -> None:
-    before = free(engine)
+    before = free_pages(engine)
     answers = engine.generate_many([Request(model.ids, GREEDY), Request(model.ids[:20], GREEDY)])
     for _ in range(3):
         next(answers)
-    assert free(engine) != before
+    assert free_pages(engine) != before
     answers.close()  # type: ignore[attr-defined]
-    assert free(engine) == before
+    assert free_pages(engine) == before
 
 
 def test_an_error_of_one_listener_gives_all_pages_back(engine: Engine, model: Any) -> None:
     def fails(done: int, total: int) -> None:
         raise RuntimeError("the screen is gone")
 
-    before = free(engine)
+    before = free_pages(engine)
     requests = [Request(model.ids, GREEDY), Request(model.ids[::-1], GREEDY, on_prefill=fails)]
     with pytest.raises(RuntimeError, match="the screen is gone"):
         list(engine.generate_many(requests))
-    assert free(engine) == before
+    assert free_pages(engine) == before
 
 
 def test_a_bad_one_among_several(engine: Engine, model: Any) -> None:

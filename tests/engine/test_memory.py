@@ -21,7 +21,7 @@ from rvchat.engine.params import bytes_of
 from rvchat.errors import BadInputError, DoesNotFitError, OutOfMemoryError
 from rvchat.types import Request, Sampling, TokenChunk
 
-from .chats import SteadyRunner, WatchedTable, ids_of
+from .chats import SteadyRunner, WatchedTable, free_pages, ids_of
 from .ledger import continued, ledger_engine, text
 
 GREEDY = Sampling(temperature=0.0)
@@ -253,10 +253,6 @@ def narrow(model: Any) -> Engine:
     return model.engine(kv_memory=next(budget for budget in range(0, 1 << 20, 1024) if fits(budget)))
 
 
-def free(engine: Engine) -> dict[Kind, int]:
-    return {kind: engine._runner.table.free_pages(kind) for kind in KINDS}
-
-
 def test_pools_are_within_what_they_may_take(narrow: Engine, model: Any) -> None:
     assert narrow.kv_capacity == narrow.max_context == CONTEXT
     assert narrow.memory["kv"] == bytes_of(narrow._runner.pools)
@@ -267,7 +263,7 @@ def test_pools_are_within_what_they_may_take(narrow: Engine, model: Any) -> None
 
 def test_pages_that_run_out_in_decoding(narrow: Engine, model: Any) -> None:
     """The answer gets every place its neighbour leaves; what the neighbour says does not change."""
-    before = free(narrow)
+    before = free_pages(narrow)
     first = narrow.generate(Request(model.ids, GREEDY, max_new_tokens=32))
     chunks = [next(first)]  # 40 of 96 places
     other = (model.ids * 2)[1:54]
@@ -276,14 +272,14 @@ def test_pages_that_run_out_in_decoding(narrow: Engine, model: Any) -> None:
     assert len(ids_of(second)) == 56 - len(other) + 1
     chunks += list(first)
     assert (ids_of(chunks), chunks[-1].finish) == (model.greedy, "length")
-    assert free(narrow) == before
+    assert free_pages(narrow) == before
     whole = list(narrow.generate(Request(other, GREEDY)))
     assert whole[-1].finish == "context"
     assert ids_of(whole)[: len(ids_of(second))] == ids_of(second)
 
 
 def test_pages_that_run_out_while_a_prompt_is_read(narrow: Engine, model: Any) -> None:
-    before = free(narrow)
+    before = free_pages(narrow)
     first = narrow.generate(Request(model.ids, GREEDY, max_new_tokens=32))
     chunks = [next(first)]
     fits, over = (model.ids * 2)[2:58], (model.ids * 2)[3:60]
@@ -294,7 +290,7 @@ def test_pages_that_run_out_while_a_prompt_is_read(narrow: Engine, model: Any) -
     assert (len(ids_of(answered)), answered[-1].finish) == (1, "length")
     chunks += list(first)
     assert (ids_of(chunks), chunks[-1].finish) == (model.greedy, "length")
-    assert free(narrow) == before
+    assert free_pages(narrow) == before
     again = list(narrow.generate(Request(over, GREEDY, max_new_tokens=1)))
     assert again[-1].finish == "length"
     assert ids_of(again) == [narrow.logits(over)[-1].argmax()]
@@ -302,12 +298,12 @@ def test_pages_that_run_out_while_a_prompt_is_read(narrow: Engine, model: Any) -
 
 def test_old_texts_make_way_for_new_ones(narrow: Engine, model: Any) -> None:
     """What is kept for texts that may come again is given up when its place is needed, and is then read again."""
-    before = free(narrow)
+    before = free_pages(narrow)
     for turn in range(6):
         other = [(i + 7 * turn) % 300 + 3 for i in model.ids]
         assert len(ids_of(list(narrow.generate(Request(other, GREEDY, max_new_tokens=20))))) == 20
         assert model.continued(narrow) == model.greedy
-        assert free(narrow) == before
+        assert free_pages(narrow) == before
 
 
 # --- read on ---------------------------------------------------------------------------------------------------------
