@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,17 +14,19 @@ from rvchat.hub import devices
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`platform`: "cpu", "gpu" or "tpu". `free` and `total` bytes of that device's memory, None where nothing says."""
+    """`platform`: "cpu", "gpu" or "tpu". `free` and `total` bytes of that device's memory, None where nothing says;
+    `cores` of the processor that programs may use."""
 
     platform: str
     name: str
     free: int | None
     total: int | None
+    cores: int = 4
 
     @classmethod
     def host(cls) -> Machine:
         """The processor and the machine's own memory."""
-        return cls("cpu", "processor", machine_bytes(), _total_bytes())
+        return cls("cpu", "processor", machine_bytes(), _total_bytes(), _cores())
 
     @classmethod
     def find(cls) -> Machine:
@@ -42,6 +45,12 @@ class Machine:
 def has_plugin() -> bool:
     """Whether something is installed that gives jax another device than the processor."""
     return bool(importlib.metadata.entry_points(group="jax_plugins")) or importlib.util.find_spec("libtpu") is not None
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _total_bytes() -> int | None:

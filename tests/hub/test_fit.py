@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,8 @@ def test_the_verdict_is_the_engines_own(entries: dict[str, Entry]) -> None:
         (machine(6), "gemma-4-e2b-it-qat-q4_0-gguf"),
         (machine(16), "gemma-4-e4b-it-qat-q4_0-gguf"),
         (machine(64), "gemma-4-26b-a4b-it-qat-q4_0-gguf"),
+        (replace(machine(64), cores=2), "gemma-4-e2b-it-qat-q4_0-gguf"),
+        (replace(machine(64), cores=1), "gemma-3-1b-it-qat-q4_0-gguf"),
         (machine(24, "gpu"), "gemma-4-26b-a4b-it-qat-q4_0-gguf"),
         (machine(32, "gpu"), "gemma-4-31b-it-qat-q4_0-gguf"),
         (machine(140, "gpu"), "gemma-4-31b-it"),
