@@ -134,7 +134,8 @@ def details(row: Listed, now: Now, begun: Installed | None, why: str) -> Content
 
 def _facts(row: Listed, now: Now, here: Installed | None) -> Iterator[tuple[str, str]]:
     config, found, known = row.config, row.fit, row.entry
-    yield "model", row.title + (f", {_count(row.parameters)} parameters" if row.parameters else "")
+    parameters = f"{_count(row.parameters)} parameters" if row.parameters else ""
+    yield "model", ", ".join(part for part in (row.title, parameters) if part)
     yield "state", state(row, now) or "not on this machine"
     estimate = " (an estimate: the hub has not been asked)" if row.estimated else ""
     yield "files", size(row).replace("~", "about ") + estimate
