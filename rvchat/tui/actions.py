@@ -15,8 +15,9 @@ from rvchat.store.export import FORMATS, export
 from rvchat.store.printable import one_line
 from rvchat.tui import editor
 from rvchat.tui.commands import Command, Commands
+from rvchat.tui.keys import keys_of
 from rvchat.tui.screens.conversation import ConversationSettings, Wanted
-from rvchat.tui.screens.help import PALETTE, SHOWN, WRITTEN, HelpScreen, commands_of, keys_of
+from rvchat.tui.screens.help import PALETTE, SHOWN, WRITTEN, HelpScreen, commands_of
 from rvchat.tui.screens.models import ModelScreen
 from rvchat.tui.widgets.list_of import ListOf
 from rvchat.tui.widgets.message import MessageView

@@ -133,6 +133,7 @@ class RvchatApp(App[None]):
         """What is not needed to draw the first screen."""
         first = not self.options.paths.database.exists()
         self.chat.prompt.use_keys(self.settings.keys)
+        self.chat.transcript.use_keys(self.settings.keys)
         (store, session), _ = await asyncio.gather(asyncio.to_thread(self._open), self.models.find_machine())
         self.store, self.session = store, session
         model = self.options.model

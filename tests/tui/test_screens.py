@@ -12,9 +12,10 @@ from textual.widgets import Checkbox, Input, TextArea
 from rvchat import settings
 from rvchat.config import Paths
 from rvchat.tui import crash
+from rvchat.tui.keys import named
 from rvchat.tui.screens.conversation import ConversationSettings
 from rvchat.tui.screens.dialogs import AskLine
-from rvchat.tui.screens.help import HelpScreen, named
+from rvchat.tui.screens.help import HelpScreen
 from rvchat.tui.themes import fitting
 
 

@@ -11,13 +11,13 @@ from rvchat.errors import RvchatError
 from rvchat.hub.starter import STARTER
 from rvchat.store.printable import one_line
 from rvchat.tui.attachments import size_of
+from rvchat.tui.keys import key_of
 from rvchat.tui.models import shelf, words
 from rvchat.tui.models.offer import Offer, offered
 from rvchat.tui.models.shelf import Shelf
 from rvchat.tui.models.words import Now
 from rvchat.tui.models.work import Work
 from rvchat.tui.screens.dialogs import Pick
-from rvchat.tui.screens.help import key_of
 from rvchat.tui.widgets.list_of import Row
 from rvchat.types import Event, LoadFailed, Loading, ModelReady, Unloaded
 

@@ -297,6 +297,8 @@ class ChatScreen(Moving):
             self.tell(str(error), bad=True)
             return False
         self.tell("")
+        if isinstance(self.focused, MessageView):  # which may be about to make room: Textual would go to another one
+            self.set_focus(self.prompt)
         self.transcript.follow()
         return True
 

@@ -25,7 +25,7 @@ class Dialog(ModalScreen[Result]):
         super().__init__(classes="dialog")
 
     def on_click(self, event: events.Click) -> None:
-        if event.widget is self:
+        if not self.query_one(".box").region.contains_point(event.screen_offset):
             self.dismiss(None)
 
 

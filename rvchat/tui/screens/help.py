@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -13,18 +12,9 @@ from textual.content import Content
 from textual.widgets import Static
 
 from rvchat.tui.commands import Command
+from rvchat.tui.keys import Line
 from rvchat.tui.screens.dialogs import Dialog
 from rvchat.tui.widgets.hanging import hanging
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """What is typed or pressed, what it does, and the name by which the settings can change it."""
-
-    typed: str
-    does: str
-    name: str = ""
-
 
 PALETTE = Line("Ctrl+P", "Find a command, a conversation, a model or a theme by its name")
 
@@ -95,39 +85,5 @@ class HelpScreen(Dialog[None]):
             section.show(names=self._with_names)
 
 
-def keys_of(bindings: Iterable[BindingType], keymap: dict[str, str]) -> list[Line]:
-    """Keys as they are named on a keyboard, and what they do, with what the user's settings have changed."""
-    lines: list[Line] = []
-    for binding in bindings:
-        if isinstance(binding, Binding) and binding.description:
-            keys = keymap.get(binding.id or "", binding.key).split(",")
-            typed = " ".join(named(key.strip()) for key in keys)
-            lines.append(Line(typed, binding.description, binding.id or ""))
-    return lines
-
-
-def key_of(bindings: Iterable[BindingType], name: str, keymap: dict[str, str]) -> str:
-    """The first key of the binding `name`, as it is named on a keyboard."""
-    return next(line.typed.split()[0] for line in keys_of(bindings, keymap) if line.name == name)
-
-
 def commands_of(commands: Iterable[Command]) -> list[Line]:
     return [Line(f"/{command.name}", command.help) for command in sorted(commands, key=lambda c: c.name)]
-
-
-_NAMES = {
-    "escape": "Esc",
-    "delete": "Del",
-    "pageup": "PgUp",
-    "pagedown": "PgDn",
-    "slash": "/",
-    "underscore": "_",
-}
-
-
-def named(key: str) -> str:
-    """ "ctrl+n" as "Ctrl+N", "up" as "Up", "c" as "c"."""
-    parts = key.split("+")
-    return "+".join(
-        _NAMES.get(part) or (part if key == part and len(part) == 1 else part.capitalize()) for part in parts
-    )

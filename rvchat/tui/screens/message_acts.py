@@ -81,6 +81,8 @@ class MessageActs:
             self._chat.tell(str(error), bad=True)
             return
         focused = isinstance(self._screen.focused, MessageView)
+        if focused:
+            self._screen.set_focus(None)  # else Textual goes to another message when this one makes room
         await self._chat.refresh_conversation()
         view = self._chat.transcript.view(siblings[index])
         if view is not None and focused:

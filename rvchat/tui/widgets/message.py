@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from time import perf_counter
 from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import ActiveBinding, Binding, BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message as TextualMessage
@@ -106,9 +106,11 @@ class MessageView(Vertical, can_focus=True):
             self.message_id = message_id
             self.what = what
 
-    def __init__(self, message: Message, *, sibling: tuple[int, int] = (1, 1)) -> None:
+    def __init__(self, message: Message, keys: Mapping[str, str], *, sibling: tuple[int, int] = (1, 1)) -> None:
+        """`keys`: that of each act, as it is named on a keyboard."""
         super().__init__(classes=f"message -{message.role}")
         self.message = message
+        self._keys = keys
         self.sibling = sibling
         self._with_statistics = self._whole = False
         self._thinking_since: float | None = None
@@ -225,7 +227,7 @@ class MessageView(Vertical, can_focus=True):
         return head
 
     def _acts(self) -> list[Content]:
-        """What can be done with it, for the mouse; with the keys while it has them."""
+        """What can be done with it, with the keys that do it once it has the focus."""
         user, settled = self.message.role == "user", not self.streaming
         acts = [
             ("edit", "edit", "edit", user),
@@ -236,12 +238,7 @@ class MessageView(Vertical, can_focus=True):
             ("code", "copy_code", "copy_code", settled and "```" in self.message.content),
             ("stats", "statistics", "statistics", self.message.stats is not None),
         ]
-        keys = _keys(self.screen.active_bindings.values()) if self.has_focus else {}
-        return [
-            keyed(keys[name], words, self._click(what)) if name in keys else self._button(words, what)
-            for words, what, name, can in acts
-            if can
-        ]
+        return [keyed(self._keys[name], words, self._click(what)) for words, what, name, can in acts if can]
 
     @property
     def _is_last(self) -> bool:
@@ -331,9 +328,3 @@ class MessageView(Vertical, can_focus=True):
     def action_statistics(self) -> None:
         self._with_statistics = not self._with_statistics
         self._settle()
-
-
-def _keys(bindings: Iterable[ActiveBinding]) -> dict[str, str]:
-    """The keys that are in force on a message, by what they do."""
-    known = [active.binding for active in bindings]
-    return {b.id.removeprefix("message."): b.key for b in known if b.id is not None and b.id.startswith("message.")}

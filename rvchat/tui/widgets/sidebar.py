@@ -76,8 +76,7 @@ class Sidebar(Vertical):
     def on_resize(self) -> None:
         acts = [keyed(key, words, f"screen.list({what!r})") for key, words, what in _ACTS]
         acts.append(keyed("Ctrl+B", "hides the list", "screen.sidebar"))
-        below = self.query_one("#list-acts", Static)
-        below.update(flowed(acts, below.content_size.width))
+        self.query_one("#list-acts", Static).update(flowed(acts, self.content_size.width - 2))
 
     @property
     def entries(self) -> ListOf:

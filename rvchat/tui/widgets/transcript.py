@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.geometry import Size
 from textual.message import Message as TextualMessage
 
+from rvchat.tui.keys import keys_of
 from rvchat.tui.widgets.message import MessageView
 from rvchat.types import Message
 
@@ -37,6 +38,13 @@ class Transcript(VerticalScroll, can_focus=False):
         self._filling = False
         self._held: int | None = None  # lines from the top of what is seen to the end, while more come above
         self._told = True
+        self._keys: Mapping[str, str] = {}
+        self.use_keys({})
+
+    def use_keys(self, keymap: Mapping[str, str]) -> None:
+        """Takes the user's own keys, by the names of the bindings."""
+        lines = keys_of(MessageView.BINDINGS, keymap)
+        self._keys = {line.name.removeprefix("message."): (line.typed.split() or [""])[0] for line in lines}
 
     def compose(self) -> ComposeResult:
         # At least as high as what is seen of it: Textual scrolls an anchored widget to less than nothing otherwise.
@@ -84,7 +92,7 @@ class Transcript(VerticalScroll, can_focus=False):
             for message in map(now, wanted):
                 view, place = None if fresh else views.get(message.id), sibling(message.id)
                 if view is None:
-                    new.append(MessageView(message, sibling=place))
+                    new.append(MessageView(message, self._keys, sibling=place))
                 elif view.message != message or view.sibling != place:
                     view.show(message, sibling=place)
             if new:
@@ -128,7 +136,8 @@ class Transcript(VerticalScroll, can_focus=False):
     async def _mount_from(self, first: int) -> None:
         """Adds views above, leaving what is in view where it is."""
         new = [
-            MessageView(message, sibling=self._sibling(message.id)) for message in self._messages[first : self._first]
+            MessageView(message, self._keys, sibling=self._sibling(message.id))
+            for message in self._messages[first : self._first]
         ]
         self._first = first
         self._held = self.virtual_size.height - self.scroll_offset.y
