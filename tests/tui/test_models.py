@@ -20,9 +20,10 @@ from rvchat.hub.machine import Machine
 from rvchat.hub.place import Place
 from rvchat.session import Opener
 from rvchat.session.model import LoadProgress, Model
-from rvchat.tui.screens.dialogs import Pick
+from rvchat.tui.screens.dialogs import AskLine, Pick
 from rvchat.tui.screens.help import HelpScreen
 from rvchat.tui.screens.models import ModelScreen
+from rvchat.tui.widgets.notices import Notices
 from tests.loopback_hub import GOLDENS, Hub
 from tests.tui.conftest import script
 
@@ -591,3 +592,23 @@ async def test_failure_to_load_leaves_the_model_that_the_session_has(hub: Hub, o
         assert chat.screen.state.model == chat.screen.session.model
         assert chat.screen.session.model.name == NAME
         await chat.until(lambda: settings.read(chat.app.options.paths.config).model == NAME)
+
+
+async def test_a_model_from_elsewhere_is_copied_by_a_key(opened: Any, tmp_path: Path, paths: Paths) -> None:
+    source = next((GOLDENS / GOLDEN).glob("*.gguf"))
+    async with opened({"text": "ok"}, size=(100, 30)) as chat:
+        screen = await open_models(chat)
+        await chat.press("a")
+        await chat.until(lambda: isinstance(chat.app.screen, AskLine))
+        chat.app.screen.query_one(Input).value = str(tmp_path / "nothing.gguf")
+        await chat.press("enter")
+        await chat.until(lambda: "No model there" in screen.query_one(Notices).text)
+        await chat.press("a")
+        await chat.until(lambda: isinstance(chat.app.screen, AskLine))
+        chat.app.screen.query_one(Input).value = str(source)
+        await chat.press("enter")
+        name = source.name.removesuffix(".gguf")
+        await chat.until((paths.models / name / source.name).is_file, "copied")
+        await chat.until(lambda: chat.app.models.shelf.find(name) is not None, "on the shelf")
+        assert (paths.models / name / source.name).read_bytes() == source.read_bytes()
+        assert chat.app.screen is screen
