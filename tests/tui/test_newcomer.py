@@ -119,6 +119,23 @@ async def test_an_answer_is_stopped_by_a_click_on_what_says_so(opened: Any) -> N
         assert chat.screen.session.conversation.branch()[-1].status == "stopped"
 
 
+async def test_another_answer_is_made_and_its_siblings_are_gone_through_by_clicks(opened: Any) -> None:
+    """The message that is clicked makes room for the other one."""
+    async with opened({"text": "the first"}, {"text": "the second"}) as chat:
+        await chat.ask("a question")
+        await hover(chat, "the first")
+        await click(chat, "retry")
+        await chat.until(lambda: chat.texts[-1][1] == "the second", what="another answer")
+        await chat.settled()
+        for arrow, text in (("‹", "the first"), ("›", "the second"), ("‹", "the first")):
+            await hover(chat, chat.texts[-1][1])
+            await click(chat, arrow)
+            await chat.until(lambda text=text: chat.texts[-1][1] == text, what=text)
+        await click(chat, "Write a message")
+        await chat.type("still here")
+        await chat.sees("still here")
+
+
 async def test_the_model_in_the_last_line_leads_to_the_models_and_the_way_back_can_be_clicked(opened: Any) -> None:
     async with opened({"text": "ok"}) as chat:
         await click(chat, "scripted", "ready  ")

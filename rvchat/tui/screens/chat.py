@@ -376,13 +376,13 @@ class ChatScreen(Moving):
         else:
             await self.messages.last_with_siblings(by)
 
-    async def action_act_on(self, message_id: str, what: str) -> None:
-        """What was clicked on a message."""
-        await self.messages.act(message_id, what)
+    def action_act_on(self, message_id: str, what: str) -> None:
+        """What was clicked on a message. Actions run in what was clicked, and would wait here for its own removal."""
+        self.post_message(MessageView.Act(message_id, what))
 
-    async def action_list(self, what: str) -> None:
+    def action_list(self, what: str) -> None:
         """What was clicked below the list."""
-        await self.list.act(what, self.sidebar.conversation)
+        self.post_message(Sidebar.Act(what, self.sidebar.conversation))
 
     def copy_conversation(self) -> None:
         if self.session is not None:
