@@ -96,7 +96,8 @@ def _stack(weight: Weight, layers: int, form: Form, compute: Compute) -> Any:
     if form == "int4":
         values = _shape((count, inputs // GROUP, RUN, outputs), jnp.uint8)
         scales = _shape((count, inputs // GROUP, outputs), jnp.float16)
-        return Quantised(values, scales, 4, exact=False)
+        # As made from floats; what a file has in INT4 comes without scales of columns.
+        return Quantised(values, scales, 4, exact=False, columns=_shape((count, inputs), jnp.float32))
     if form == "int8":
         values = _shape((count, inputs // RUN, RUN, outputs), jnp.int8)
         scales = _shape((count, inputs // GROUP, outputs), jnp.float16)
