@@ -51,18 +51,24 @@ def _fit(groups: Array, low: int, high: int, largest: tuple[float, ...], scale_d
     return integers(best_scale).astype(jnp.int8), best_scale.astype(scale_dtype)
 
 
+def _in_groups(
+    weights: npt.NDArray[np.float32], low: int, high: int, largest: tuple[float, ...]
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float16]]:
+    """weights: [n, inputs]. # int8 [n, G, 32], float16 [n, G]"""
+    groups = weights.reshape(len(weights), -1, GROUP)
+    q, scales = _fit(groups.reshape(-1, GROUP), low, high, largest, jnp.float16)
+    return np.asarray(q).reshape(groups.shape), np.asarray(scales).reshape(groups.shape[:2])
+
+
 def int8(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float16]]:
     """Rows of a weight [n, inputs] in groups of 32 along the inputs. # int8 [n, G, 32], float16 [n, G]"""
-    n, inputs = weights.shape
-    q, scales = _fit(weights.reshape(-1, GROUP), -127, 127, HELD_LARGEST, jnp.float16)
-    return np.asarray(q).reshape(n, -1, GROUP), np.asarray(scales).reshape(n, inputs // GROUP)
+    return _in_groups(weights, -127, 127, HELD_LARGEST)
 
 
 def int4(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float16]]:
     """Rows of a weight [n, inputs] in groups of 32 along the inputs. # uint8 [n, G, 16], float16 [n, G]"""
-    n, inputs = weights.shape
-    q, scales = _fit(weights.reshape(-1, GROUP), -8, 7, INT4_LARGEST, jnp.float16)
-    return pack_nibbles(np.asarray(q).reshape(n, -1, GROUP)), np.asarray(scales).reshape(n, inputs // GROUP)
+    q, scales = _in_groups(weights, -8, 7, INT4_LARGEST)
+    return pack_nibbles(q), scales
 
 
 def table_columns(sample: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -74,10 +80,9 @@ def table_columns(sample: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 def int4_columns(sample: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """A scale for each column of a weight of which `sample` [n, inputs] are some rows: its size, so that a group's few
     steps are not spent on its largest column; or 1 where the weight lies on a grid of INT4 as it is. # [inputs]"""
-    groups = sample.reshape(-1, GROUP)
-    q, scales = _fit(groups, -8, 7, INT4_LARGEST, jnp.float16)
-    lost = np.square(np.asarray(q) * np.asarray(scales, np.float32) - groups).sum()
-    if lost <= ON_GRID * np.square(groups).sum():
+    q, scales = _in_groups(sample, -8, 7, INT4_LARGEST)
+    lost = np.square(q * scales[..., None].astype(np.float32) - sample.reshape(q.shape)).sum()
+    if lost <= ON_GRID * np.square(sample).sum():
         return np.ones(sample.shape[1], np.float32)
     size = np.sqrt(np.square(sample, dtype=np.float64).mean(0))
     return np.where(size > 0, size, 1.0).astype(np.float32)

@@ -24,8 +24,8 @@ CORPUS = sorted((TESTS / "data" / "text_corpus").glob("*.txt"))
 REFERENCE = TESTS / "data" / "goldens" / "gemma3-270m.json"
 
 # Nats per token. What INT4 costs this small model is far from the 0.12 that it should be: rounding alone cannot do it.
-# So far 0.51 is reached on these texts, and it must not become more.
-INT8_MOST, INT4_MOST, FAST_MOST = 0.005, 0.55, 0.02
+# So far 0.27 is reached on these texts, and it must not become more.
+INT8_MOST, INT4_MOST, FAST_MOST = 0.005, 0.3, 0.02
 # Of so few tokens the mean says only that nothing is broken.
 FEW, FAST_MOST_OF_FEW = 64, 0.15
 

@@ -31,6 +31,8 @@ from rvchat.engine.safetensors import open_file
 from rvchat.engine.storage import Storage
 from rvchat.types import Request, Sampling
 
+from .chats import free_pages
+
 GOLDENS = Path(__file__).parents[1] / "data" / "goldens"
 CONTEXT = 96
 
@@ -83,3 +85,22 @@ def read_golden(name: str) -> Golden:
 def golden() -> Callable[[str], Golden]:
     """`golden(name)` reads a folder of tests/data/goldens, once."""
     return read_golden
+
+
+@pytest.fixture(scope="module")
+def model(golden: Callable[[str], Any]) -> Any:
+    """The golden with most kinds of weights: shared keys and values, per-layer embeddings, windows."""
+    return golden("gemma4-e2b")
+
+
+@pytest.fixture(scope="module")
+def shared(model: Any) -> Engine:
+    return model.engine()
+
+
+@pytest.fixture
+def engine(shared: Engine) -> Any:
+    """The engine, which after every test has all of its pages back and answers as ever."""
+    before = free_pages(shared)
+    yield shared
+    assert free_pages(shared) == before

@@ -20,24 +20,6 @@ from .chats import free_pages, ids_of
 GREEDY = Sampling(temperature=0.0)
 
 
-@pytest.fixture(scope="module")
-def model(golden: Callable[[str], Any]) -> Any:
-    return golden("gemma4-e2b")
-
-
-@pytest.fixture(scope="module")
-def shared(model: Any) -> Engine:
-    return model.engine()
-
-
-@pytest.fixture
-def engine(shared: Engine) -> Any:
-    """The engine, which after every test has all of its pages back and answers as ever."""
-    before = free_pages(shared)
-    yield shared
-    assert free_pages(shared) == before
-
-
 def ends_once(chunks: list[TokenChunk]) -> str | None:
     """Why the answer ended; the last chunk says it and no other."""
     assert all(chunk.finish is None for chunk in chunks[:-1])

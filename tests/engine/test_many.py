@@ -29,24 +29,6 @@ GREEDY = Sampling(temperature=0.0)
 HOT = Sampling(temperature=2.5, top_k=0, top_p=1.0, seed=5)
 
 
-@pytest.fixture(scope="module")
-def model(golden: Callable[[str], Any]) -> Any:
-    return golden("gemma4-e2b")
-
-
-@pytest.fixture(scope="module")
-def shared(model: Any) -> Engine:
-    return model.engine()
-
-
-@pytest.fixture
-def engine(shared: Engine) -> Any:
-    """The engine, which after every test has all of its pages back."""
-    before = free_pages(shared)
-    yield shared
-    assert free_pages(shared) == before
-
-
 def alone(engine: Engine, request: Request) -> list[int]:
     return ids_of(engine.generate(request))
 

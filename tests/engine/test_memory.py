@@ -237,11 +237,6 @@ def test_several_texts_fill_the_capacity(small: ModelConfig) -> None:
 
 
 @pytest.fixture(scope="module")
-def model(golden: Callable[[str], Any]) -> Any:
-    return golden("gemma4-e2b")
-
-
-@pytest.fixture(scope="module")
 def narrow(model: Any) -> Engine:
     """An engine whose pages hold one context and no more."""
 

@@ -11,9 +11,14 @@ import pytest
 
 from rvchat.config import Paths
 from rvchat.errors import CancelledError
-from rvchat.hub import catalogue
+from rvchat.hub import catalogue, starter
 from rvchat.hub.download import Pull
 from tests.loopback_hub import QUICK, Hub
+
+
+@pytest.fixture
+def without_a_starter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starter, "is_available", lambda paths: False)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 
 from rvchat.config import Paths
 from rvchat.errors import BadInputError, CancelledError, ModelError
-from rvchat.hub import catalogue, importing, local, needed, pins, removing, resolve, starter, verifying
+from rvchat.hub import catalogue, importing, local, needed, pins, removing, resolve, verifying
 from rvchat.hub.listing import listing, of_name
 from rvchat.hub.local import Installed
 from rvchat.hub.machine import Machine
@@ -30,9 +30,7 @@ Pulls = Callable[..., Path]
 Stopped = Callable[[str, int], None]
 
 
-@pytest.fixture(autouse=True)
-def without_a_starter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starter, "is_available", lambda paths: False)
+pytestmark = pytest.mark.usefixtures("without_a_starter")
 
 
 def quiet(*args: object) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from rvchat.config import Paths
 from rvchat.errors import CancelledError, ModelError, RvchatError
-from rvchat.hub import catalogue, local, partials, pins, removing, resolve, starter, verifying
+from rvchat.hub import catalogue, local, partials, pins, removing, resolve, verifying
 from rvchat.hub.download import Pull
 from rvchat.hub.listing import of_name
 from rvchat.hub.local import Installed
@@ -30,9 +30,7 @@ Pulls = Callable[..., Path]
 Stopped = Callable[[str, int], None]
 
 
-@pytest.fixture(autouse=True)
-def without_a_starter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starter, "is_available", lambda paths: False)
+pytestmark = pytest.mark.usefixtures("without_a_starter")
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from rvchat.config import Paths
 from rvchat.hub import starter
 from rvchat.session import Opener
 from rvchat.session.model import OpenModel
-from rvchat.tui import Options
+from rvchat.tui import Options, clipboard
 from rvchat.tui.app import RvchatApp
 
 PATIENCE_S = 20.0
@@ -136,3 +136,16 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
             await app.action_quit()
 
     return run
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What has been copied, in place of a clipboard."""
+    texts: list[str] = []
+
+    def take(text: str, **_: Any) -> str:
+        texts.append(text)
+        return "Copied."
+
+    monkeypatch.setattr(clipboard, "copy", take)
+    return texts

@@ -15,19 +15,6 @@ from rvchat.tui.widgets.sidebar import Sidebar
 LONG = "word " + "".join(f"w{n} " for n in range(500))
 
 
-@pytest.fixture
-def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What has been copied, in place of a clipboard."""
-    texts: list[str] = []
-
-    def take(text: str, **_: Any) -> str:
-        texts.append(text)
-        return "Copied."
-
-    monkeypatch.setattr(clipboard, "copy", take)
-    return texts
-
-
 async def test_another_answer_is_a_second_version_and_the_first_is_one_key_away(opened: Any) -> None:
     async with opened({"text": "one"}, {"text": "two"}) as chat:
         await chat.ask("q")

@@ -11,26 +11,12 @@ from textual.widgets import Input, TextArea
 
 from rvchat import settings
 from rvchat.config import Paths
-from rvchat.tui import clipboard
 from rvchat.tui.screens.conversation import ConversationSettings
 from rvchat.tui.screens.dialogs import AskLine
 from rvchat.tui.screens.help import HelpScreen
 from rvchat.tui.screens.models import ModelScreen
 
 LONG = "word " + "".join(f"w{n} " for n in range(500))
-
-
-@pytest.fixture
-def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What has been copied, in place of a clipboard."""
-    texts: list[str] = []
-
-    def take(text: str, **_: Any) -> str:
-        texts.append(text)
-        return "Copied."
-
-    monkeypatch.setattr(clipboard, "copy", take)
-    return texts
 
 
 async def still(chat: Any, words: str, among: str = "") -> tuple[int, int]:
