@@ -203,6 +203,16 @@ async def test_keys_on_a_message_are_those_of_the_settings(opened: Any, tmp_path
         await chat.sees("c copy  n retry")
 
 
+async def test_keys_of_a_message_follow_the_width(opened: Any) -> None:
+    async with opened({"text": "a"}, size=(30, 24)) as chat:
+        await chat.ask("q")
+        await chat.press("shift+up")
+        await chat.sees("c copy")
+        assert "i stats" not in chat.text_on_screen()
+        await chat.pilot.resize_terminal(100, 24)
+        await chat.sees("i stats")
+
+
 async def test_ctrl_c_copies_what_is_marked_then_stops_an_answer_then_leaves(opened: Any, copied: list[str]) -> None:
     async with opened({"text": LONG, "tok_s": 100}) as chat:
         await chat.type("half")

@@ -261,6 +261,10 @@ class MessageView(Vertical, can_focus=True):
     def on_leave(self) -> None:
         self._settle()
 
+    def on_resize(self) -> None:
+        if self.has_focus or self.is_mouse_over:  # as many acts as the width now has room for
+            self._settle()
+
     def _question(self) -> Content:
         text = printable(self.message.content).rstrip()
         if self._whole or not self._is_long:
