@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rvchat.config import Paths
+from rvchat.engine.memory import gigabytes
 from rvchat.errors import RvchatError
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def problems_of(
                 Problem(f"{folder.path} ({folder.use}) cannot be written to", f"chown -R $USER {folder.path}", True)
             )
         if folder.free is not None and folder.free < LITTLE_DISK:
-            text = f"{folder.free / 1e9:.1f} GB are free for {folder.use} ({folder.path})"
+            text = f"{gigabytes(folder.free)} are free for {folder.use} ({folder.path})"
             problems.append(Problem(text, "rvchat models rm NAME, or HF_HOME on another disk"))
     return sorted(problems, key=lambda problem: not problem.serious)
 
@@ -219,15 +220,15 @@ def _write(report: dict[str, Any], problems: Sequence[Problem]) -> None:
         print(f"{name:18} {version or 'not installed'}")
     print()
     for device in report["devices"]:
-        limit = f", {device['limit'] / 1e9:.1f} GB" if device["limit"] else ""
+        limit = f", {gigabytes(device['limit'])}" if device["limit"] else ""
         print(f"{'device':18} {device['platform']}: {device['kind']}{limit}")
     memory = report["memory"]
     if memory["free_bytes"] is not None and memory["total_bytes"] is not None:
         print(f"{'memory':18} {memory['free_bytes'] / 1e9:.1f} of {memory['total_bytes'] / 1e9:.1f} GB free")
     print(f"{'cores':18} {report['cores']}\n")
     for folder in report["folders"]:
-        free = "" if folder.free is None else f", {folder.free / 1e9:.1f} GB free"
-        print(f"{folder.use:26} {folder.path} ({folder.used / 1e9:.1f} GB{free})")
+        free = "" if folder.free is None else f", {gigabytes(folder.free)} free"
+        print(f"{folder.use:26} {folder.path} ({gigabytes(folder.used)}{free})")
     for name, value in report["environment"].items():
         print(f"{name:26} {value}")
     print()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rvchat.commands.terminal import StatusLine, say
 from rvchat.config import Paths
+from rvchat.engine.memory import gigabytes
 from rvchat.errors import BadInputError, RvchatError
 
 if TYPE_CHECKING:
@@ -337,7 +338,7 @@ def _size(row: Listed) -> str:
 
 
 def _gb(count: int | None) -> str:
-    return "an unknown amount" if count is None else f"{count / 1e9:.1f} GB"
+    return "an unknown amount" if count is None else gigabytes(count)
 
 
 def _print_fact(name: str, value: object) -> None:

@@ -52,7 +52,8 @@ def _cgroup_available() -> int | None:
 
 
 def gigabytes(count: int) -> str:
-    return f"{count / 1e9:.1f} GB"
+    """Bytes in words: "3.4 GB"; in MB where that would leave nothing of them."""
+    return f"{count / 1e9:.1f} GB" if count >= 10**8 else f"{count / 1e6:.1f} MB"
 
 
 # When nobody says how much keys and values may take: the context there is room for, in tokens, and the most memory and

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from rvchat.config import Paths
 from rvchat.engine.config_hf import GEMMA3_TYPES, GEMMA4_TYPES
 from rvchat.engine.gguf import GGUF
+from rvchat.engine.memory import gigabytes
 from rvchat.errors import ModelError
 from rvchat.hub import disk, fit, needed, partials, pins, starter
 from rvchat.hub.catalogue import DEFAULT_REVISION, Catalogue, Entry
@@ -102,7 +103,7 @@ def absent(name: str, entry: Entry, paths: Paths) -> ModelError:
     size, here = fit.file_bytes(entry), begun(entry, paths)
     if here is not None:
         return ModelError(f"{name} is not whole on this machine", f"Fetch the rest: rvchat models pull {name}")
-    about = "" if size is None else f" (about {size / 1e9:.1f} GB)"
+    about = "" if size is None else f" (about {gigabytes(size)})"
     return ModelError(f"{name} is not on this machine", f"Fetch it{about}: rvchat models pull {name}")
 
 

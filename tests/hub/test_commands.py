@@ -105,7 +105,7 @@ def test_from_pulling_to_removing(run: Run, hub: Hub) -> None:
     assert (verified.code, verified.out) == (0, f"{REPO}: 4 files are whole\n")
     removed = run("models", "rm", REPO)
     assert removed.code == 0
-    assert f"Removed {REPO}: 0.0 GB are free again" in removed.err
+    assert f"Removed {REPO}: 0.7 MB are free again" in removed.err
     again = run("models", "rm", REPO)
     assert again.code == 2
     assert f"rvchat models pull {REPO}" in again.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rvchat.engine.memory import gigabytes
 from rvchat.hub.progress import Progress, Tracker
 
 
@@ -28,6 +29,21 @@ def heard() -> list[Progress]:
 @pytest.fixture
 def track(clock: Clock, heard: list[Progress]) -> Tracker:
     return Tracker(heard.append, clock)
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (3_350_000_000, "3.4 GB"),
+        (100_000_000, "0.1 GB"),
+        (99_000_000, "99.0 MB"),
+        (4_194_304, "4.2 MB"),
+        (0, "0.0 MB"),
+    ],
+)
+def test_what_is_less_than_a_tenth_of_a_gigabyte_is_said_in_megabytes(count: int, words: str) -> None:
+    """A refusal names what is needed and what is allowed: of a small model both would be "0.0 GB"."""
+    assert gigabytes(count) == words
 
 
 def test_files_add_up(track: Tracker, heard: list[Progress]) -> None:
