@@ -191,6 +191,13 @@ class Session:
                 return
         self._end(answering, answering.stopped())
 
+    def stop_in(self, conversation_id: str) -> None:
+        """Ends the answers of that conversation, and no other. What is there of them is kept."""
+        with self._lock:
+            answers = [a.id for a in self._answers.values() if a.conversation_id == conversation_id]
+        for answer_id in reversed(answers):  # so that none begins when the one before it ends
+            self.stop(answer_id)
+
     def wait(self, answer_id: str, timeout: float | None = None) -> Message:
         """The answer when it has ended. Raises TimeoutError, and BadInputError for an answer that no one asked for."""
         with self._lock:

@@ -132,6 +132,22 @@ def test_stopping_an_answer_that_waits_leaves_the_one_that_is_made(stage: Stage)
     assert stage.on_disk(third_in).branch()[-1].content == "Three."
 
 
+def test_stopping_in_a_conversation_ends_what_is_made_there_and_what_waits_and_nothing_elsewhere(stage: Stage) -> None:
+    there = stage.session.conversation.id
+    first = stage.session.send("One?")
+    stage.puppet.say("On")
+    stage.happened.until(lambda e: isinstance(e, TextDelta))
+    second = stage.session.edit(stage.session.conversation.branch()[0].id, "Two?")
+    stage.session.new()
+    third = stage.session.send("Three?")
+    stage.session.stop_in(there)
+    stopped = [stage.session.wait(answer_id, PATIENCE) for answer_id in (first, second)]
+    assert [(answer.content, answer.status) for answer in stopped] == [("On", "stopped"), ("", "stopped")]
+    stage.puppet.say("Three.", "stop")
+    assert stage.session.wait(third, PATIENCE).status == "complete"
+    assert len(stage.puppet.requests) == 2
+
+
 def test_a_checkpoint_goes_on_after_another_answer_that_waited_was_stopped(stage: Stage) -> None:
     stage.session.send("One?")
     first_in = stage.session.conversation.id

@@ -214,6 +214,39 @@ async def test_deleting_the_open_conversation_leaves_an_empty_one(opened: Any) -
         await chat.until(lambda: chat.texts == [] and listed(chat) == [])
 
 
+async def test_what_an_answer_still_says_while_it_leaves_the_screen_is_shown_nowhere(opened: Any) -> None:
+    async with opened({"text": "a"}) as chat:
+        await chat.ask("q")
+        view = chat.screen.transcript.views[-1]
+        gone = view.remove()
+        assert view.is_attached
+        assert chat.screen.transcript.view(view.message.id) is None
+        await gone
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_deleting_a_conversation_ends_its_answer_and_undo_brings_back_what_was_written(
+    opened: Any, elsewhere: bool
+) -> None:
+    async with opened({"text": LONG, "tok_s": 50}, size=(90, 24)) as chat:
+        await chat.type("q")
+        await chat.press("enter")
+        await chat.until(lambda: chat.texts and chat.texts[-1][1].startswith("word"))
+        if elsewhere:
+            await chat.press("ctrl+n")
+        await chat.until(lambda: listed(chat) == ["q"])
+        await chat.press("ctrl+b", "d")
+        await chat.until(lambda: listed(chat) == [] and not chat.screen.state.busy)
+        if elsewhere:
+            await chat.press("u")
+        else:  # the input has the focus: an empty conversation was opened
+            await chat.type("/undo")
+            await chat.press("enter")
+        await chat.until(lambda: chat.texts and chat.texts[-1][1].startswith("word"))
+        answer = chat.screen.session.conversation.branch()[-1]
+        assert (answer.status, answer.content) == ("stopped", chat.texts[-1][1])
+
+
 async def test_search_goes_to_the_message_that_has_the_word(opened: Any) -> None:
     hay = "".join(f"line {n}\n\n" for n in range(60))
     async with opened({"text": hay + "the needle is here\n\n" + hay}, {"text": "x"}, size=(90, 24)) as chat:

@@ -59,6 +59,7 @@ class ListActs:
                 if conversation_id == session.conversation.id:
                     await self._chat.action_new()
                 store.delete(conversation_id)
+                session.stop_in(conversation_id)  # what there is of the answer comes back with the rest
                 self._deleted.append(conversation_id)
                 self._chat.tell(f"Deleted “{name}”. u in the list, or /undo, brings it back.")
 

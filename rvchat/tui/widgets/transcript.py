@@ -59,7 +59,8 @@ class Transcript(VerticalScroll, can_focus=False):
 
     @property
     def views(self) -> list[MessageView]:
-        return [child for child in self._column.children if isinstance(child, MessageView)]
+        # One that is being removed is there until all its parts have gone, and has nothing to show anything in.
+        return [child for child in self._column.children if isinstance(child, MessageView) and child.display]
 
     def view(self, message_id: str) -> MessageView | None:
         return next((view for view in self.views if view.message.id == message_id), None)
