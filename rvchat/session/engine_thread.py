@@ -20,10 +20,13 @@ Task = Callable[[], None]
 IdleTask = Callable[[threading.Event], None]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Load:
+    """`replaced`: another model is loaded in its place, which is no end that anyone is told of."""
+
     name: str
     cancel: threading.Event = field(default_factory=threading.Event)
+    replaced: bool = False
 
 
 @dataclass(slots=True)
@@ -53,15 +56,32 @@ class EngineThread:
     def coming(self) -> str | None:
         """The model that a task put now would find: its name, None where there will be none."""
         with self._wake:
-            for task in (*reversed(self._tasks), self._changing):
-                if isinstance(task, _Load):
-                    return task.name
-                if isinstance(task, _Unload):
+            match self._last_change():
+                case _Load(name):
+                    return name
+                case _Unload():
                     return None
             return self.model.info.name if self.model is not None else None
 
     def load(self, name: str) -> None:
-        self._put(_Load(name))
+        """Loads after what was put before; in place of a loading that has not ended, which what waits for that one then
+        finds."""
+        with self._wake:
+            before = self._last_change()
+            if not isinstance(before, _Load):
+                self._put(_Load(name))
+            elif before.name != name or before.cancel.is_set():
+                before.replaced = True
+                before.cancel.set()
+                if before is self._changing:
+                    self._tasks.appendleft(_Load(name))
+                else:
+                    self._tasks[self._tasks.index(before)] = _Load(name)
+
+    def _last_change(self) -> _Load | _Unload | None:
+        """The last that runs or waits. Needs the lock."""
+        changes = (task for task in (*reversed(self._tasks), self._changing) if isinstance(task, _Load | _Unload))
+        return next(changes, None)
 
     def cancel_load(self) -> None:
         """Ends the loading that runs and those that wait."""
@@ -133,6 +153,14 @@ class EngineThread:
             return task
 
     def _load(self, load: _Load) -> None:
+        ended = self._open(load)
+        with self._wake:
+            self._changing = None  # so that the same model can be asked for again from here on
+            unheard = load.replaced and isinstance(ended, LoadFailed) and ended.cancelled
+        if not unheard:
+            self._on_event(ended)
+
+    def _open(self, load: _Load) -> ModelReady | LoadFailed:
         """Frees the model that is there before memory is taken for the next: two may not fit."""
 
         def progress(stage: str, fraction: float | None) -> None:
@@ -151,15 +179,14 @@ class EngineThread:
             _check(load)
         except CancelledError as error:
             self.load_failure = error.message
-            self._on_event(LoadFailed(error.message, error.hint, cancelled=True))
+            return LoadFailed(error.message, error.hint, cancelled=True)
         except Exception as error:
             log.warning("loading %s failed", load.name, exc_info=error)
             message, hint = explain(error)
             self.load_failure = message
-            self._on_event(LoadFailed(message, hint))
-        else:
-            self.load_failure = ""
-            self._on_event(ModelReady(model.info))
+            return LoadFailed(message, hint)
+        self.load_failure = ""
+        return ModelReady(model.info)
 
     def _unload(self, unload: _Unload) -> None:
         try:

@@ -79,7 +79,8 @@ class Session:
 
     def load(self, name: str) -> None:
         """Loads that model once the answers asked for so far are made, in place of the one that is there. A name that
-        stands for none leaves that one loaded."""
+        stands for none leaves that one loaded. A loading that has not ended is given up for it, and what was asked
+        meanwhile is answered by this model."""
         self._engine.load(name)
 
     def cancel_load(self) -> None:

@@ -6,7 +6,7 @@ import threading
 
 from rvchat.errors import CancelledError, ModelError
 from rvchat.session.model import LoadProgress, Model
-from rvchat.types import Finished, LoadFailed, Loading, ModelReady, TextDelta, Unloaded
+from rvchat.types import Event, Finished, LoadFailed, Loading, ModelReady, TextDelta, Unloaded
 from tests.session.conftest import PATIENCE, Puppet, Stage, Stages
 
 
@@ -47,6 +47,7 @@ def test_a_model_is_loaded_with_its_stages_and_said_to_be_ready(stages: Stages) 
 def test_loading_a_second_model_frees_the_first_before(stages: Stages) -> None:
     shelf = Shelf()
     stage = stages(open_model=shelf, load="one")
+    stage.happened.until(lambda e: isinstance(e, ModelReady))
     stage.session.load("two")
     stage.happened.until(lambda e: isinstance(e, ModelReady) and e.model.name == "two")
     assert shelf.log == ["took memory for one", "closed", "took memory for two"]
@@ -96,6 +97,79 @@ def test_loading_can_be_cancelled_and_what_waited_for_it_fails_with_a_reason(sta
     assert stage.session.model is None
 
 
+def test_another_model_takes_the_place_of_one_that_is_being_loaded_and_answers_what_waited_for_it(
+    stages: Stages,
+) -> None:
+    shelf = Shelf()
+    stage = stages(open_model=shelf, load="slow")
+    answer_id = stage.session.send("One?")
+    stage.happened.until(lambda e: isinstance(e, Loading) and e.fraction == 0.5)
+    stage.session.load("two")
+    stage.happened.until(lambda e: isinstance(e, ModelReady) and e.model.name == "two")
+    shelf.puppets[0].say("1", "stop")
+    answer = stage.session.wait(answer_id, PATIENCE)
+    assert (answer.content, answer.model) == ("1", "two")
+    assert stage.session.conversation.model == "two"
+    assert shelf.log == ["took memory for two"]
+    assert stage.happened.of(LoadFailed) == [], "nobody asked for no model"
+    models = [event.model for event in stage.happened.of(Loading)]
+    assert models == sorted(models), "slow, then two"
+
+
+def test_another_model_takes_the_place_of_one_that_waits_for_an_answer(stages: Stages) -> None:
+    shelf = Shelf()
+    stage = stages(open_model=shelf, load="one")
+    first = stage.session.send("One?")
+    stage.happened.until(lambda e: isinstance(e, ModelReady))
+    shelf.puppets[0].say("on")
+    stage.happened.until(lambda e: isinstance(e, TextDelta))
+    stage.session.load("slow")
+    second = stage.session.regenerate(stage.session.conversation.branch()[0].id)
+    stage.session.load("two")
+    shelf.puppets[0].say("e", "stop")
+    assert stage.session.wait(first, PATIENCE).model == "one"
+    stage.happened.until(lambda e: isinstance(e, ModelReady) and e.model.name == "two")
+    shelf.puppets[1].say("two", "stop")
+    assert stage.session.wait(second, PATIENCE).model == "two"
+    assert {event.model for event in stage.happened.of(Loading)} == {"one", "two"}
+
+
+def test_a_model_that_is_being_loaded_is_not_begun_again(stages: Stages) -> None:
+    shelf = Shelf()
+    stage = stages(open_model=shelf, load="slow")
+    stage.happened.until(lambda e: isinstance(e, Loading) and e.fraction == 0.5)
+    stage.session.load("slow")
+    shelf.go.set()
+    stage.happened.until(lambda e: isinstance(e, ModelReady))
+    assert stage.session.unload().wait(PATIENCE)
+    assert shelf.log == ["took memory for slow", "closed"]
+
+
+def test_who_hears_that_a_loading_failed_can_ask_for_the_same_again_at_once(stages: Stages) -> None:
+    stage = stages(open_model=Shelf(), load=None)
+
+    def listen(event: Event) -> None:
+        stage.happened.put(event)
+        if len(stage.happened.of(LoadFailed)) == 1 and isinstance(event, LoadFailed):
+            stage.session.load("broken")
+
+    stage.session._on_event = listen
+    stage.session.load("broken")
+    stage.happened.until(lambda e: len(stage.happened.of(LoadFailed)) == 2)
+
+
+def test_a_model_that_is_asked_for_after_an_unloading_comes_after_it(stages: Stages) -> None:
+    shelf = Shelf()
+    stage = stages(open_model=shelf, load="slow")
+    stage.happened.until(lambda e: isinstance(e, Loading) and e.fraction == 0.5)
+    stage.session.unload()
+    stage.session.load("two")
+    shelf.go.set()
+    stage.happened.until(lambda e: isinstance(e, ModelReady) and e.model.name == "two")
+    assert shelf.log == ["took memory for slow", "closed", "took memory for two"]
+    assert stage.session.model is not None
+
+
 def test_a_model_that_cannot_be_opened_is_said_so_and_the_next_works(stages: Stages) -> None:
     stage = stages(open_model=Shelf(), load="broken")
     assert stage.happened.until(lambda e: isinstance(e, LoadFailed)) == LoadFailed(
@@ -112,6 +186,7 @@ def test_a_model_that_cannot_be_opened_is_said_so_and_the_next_works(stages: Sta
 def test_a_name_that_stands_for_no_model_leaves_the_one_that_is_there(stages: Stages) -> None:
     shelf = Shelf()
     stage = stages(open_model=shelf, load="one")
+    stage.happened.until(lambda e: isinstance(e, ModelReady))
     stage.session.load("broken")
     stage.happened.until(lambda e: isinstance(e, LoadFailed))
     assert stage.session.model == shelf.puppets[0].as_model("one").info

@@ -451,6 +451,32 @@ async def test_loading_shows_its_stages_on_both_screens_and_is_ended_by_a_key(
             await chat.sees("no model")
 
 
+async def test_another_model_takes_the_place_of_one_that_is_being_loaded(
+    hub: Hub, opened: Any, plays: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opens(name: str, progress: LoadProgress) -> Model:
+        while name == NAME:
+            progress("quantise", 0.5)
+            time.sleep(0.01)
+        return plays(name, progress)
+
+    async with opened(size=(100, 30), open_model=opens) as chat:
+        await installed(chat, hub, NAME, REPO)
+        await installed(chat, hub, OTHER, OTHER_REPO)
+        await open_models(chat, NAME)
+        await chat.press("enter")
+        await chat.sees("quantising 50%")
+        # What the first has taken is not free until it has been given up.
+        monkeypatch.setattr(Machine, "host", lambda: Machine("cpu", "processor", 10_000_000, 16_000_000_000))
+        await open_models(chat, OTHER)
+        await chat.press("enter")
+        await chat.until(lambda: chat.screen.state.model is not None)
+        assert chat.screen.state.model.name == OTHER
+        assert chat.notice.startswith(f"{NAME} is given up for {OTHER}.")
+        assert "stopped" not in chat.notice
+        await chat.until(lambda: settings.read(chat.app.options.paths.config).model == OTHER)
+
+
 async def test_a_model_that_does_not_fit_is_refused_with_what_would(
     hub: Hub, opened: Any, plays: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

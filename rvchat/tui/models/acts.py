@@ -247,14 +247,17 @@ class Models:
                 f"{words.called(row.name)} is not on this machine. Ctrl+O shows it and downloads it.", bad=True
             )
             return
-        if row is not None and row.fit is not None and row.fit.verdict == "no":
+        state = self._app.chat.state
+        # How much of what is taken the loading of another gives back is not known: the engine then says what fits.
+        if row is not None and row.fit is not None and row.fit.verdict == "no" and not state.loading:
             self._app.tell(f"{words.called(row.name)} does not fit: {row.fit.reason}. {self._what_would()}", bad=True)
             return
         if row is not None:
             self._arrived = row.name if self._arrived == name else self._arrived
             name = row.name
         self._wanted = name
-        self._app.chat.tell("")
+        other = state.loading and state.coming != name and not (row is not None and shelf.is_called(row, state.coming))
+        self._app.chat.tell(f"{words.called(state.coming)} is given up for {words.called(name)}." if other else "")
         session.load(name)
         self._app.show_chat()
 
