@@ -17,6 +17,7 @@ from rvchat.engine.config import ModelConfig
 from rvchat.engine.copies import Copy, load_params
 from rvchat.engine.generation import Generation
 from rvchat.engine.loading import Loader, Progress
+from rvchat.engine.mappings import give_up_programs
 from rvchat.engine.memory import KVPlan
 from rvchat.engine.pages import PageTable, empty_pools
 from rvchat.engine.pages import Sequence as PageSequence
@@ -52,6 +53,7 @@ class Engine:
     ) -> None:
         """`params` decide what activations are computed in. `ladder` and `page_size` change speed and no result.
         `compact`: keys and values in bfloat16, whatever activations are in."""
+        give_up_programs()
         dtype = jnp.dtype(params.final_norm.dtype)
         if compact and dtype == jnp.float32:
             dtype = BITS
