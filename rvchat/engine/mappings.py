@@ -24,7 +24,7 @@ def give_up_programs(held: int | None = None, most: int | None = None) -> bool:
     most = most_mappings() if most is None else most
     if held is None or most is None or held <= FULL * most:
         return False
-    jax.clear_caches()
+    jax.clear_caches()  # type: ignore[no-untyped-call]
     return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import threading
 from pathlib import Path
@@ -43,6 +44,21 @@ def is_busy(place: RepositoryPlace, file: RemoteFile) -> bool:
             return False
     except filelock.Timeout:
         return True
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process that lives has locked a file or folder, as it does with what it is writing."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
 
 
 def size_here(place: RepositoryPlace, file: RemoteFile) -> int:

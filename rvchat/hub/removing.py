@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import hashlib
+import json
 import os
 import shutil
+import struct
 from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
@@ -18,6 +21,8 @@ from rvchat.hub.place import Place, RepositoryPlace
 
 # Where the session has the engine keep weights that it had to quantise.
 QUANTISED = "quantised"
+# Bytes; no header of a safetensors file is longer.
+HEADER = 100_000_000
 
 
 def remove(model: Installed, paths: Paths) -> int:
@@ -67,10 +72,32 @@ def _pins_of(repo: str, paths: Paths) -> list[Pin]:
 
 
 def remove_copies(path: Path, paths: Paths) -> int:
-    """Takes away the quantised copies that were made of the model at `path`, whole or not: they are named after its
-    folder or file. Returns the bytes freed."""
+    """Takes away the quantised copies that were made of the model at `path`, whole or not, which must still be where it
+    was then. Returns the bytes freed."""
     copies = (paths.models / QUANTISED).glob(f"{glob.escape(path.stem)}-{'[0-9a-f]' * 16}.*")
-    return sum(_unlink(copy) for copy in copies)
+    return sum(_unlink(copy) for copy in copies if _is_made_of(path, copy))
+
+
+def _is_made_of(path: Path, copy: Path) -> bool:
+    """Whether that is the model of a copy, and not another whose folder or file is called the same. The engine names a
+    copy after the place of its model and how it stores it, which its header says. One that says nothing is of use to no
+    model, unless it is only just begun."""
+    storage = _storage(copy)
+    if storage is None:
+        return not partials.is_held(copy)
+    place = hashlib.sha256(f"{path.resolve()} {storage}".encode()).hexdigest()[:16]
+    return copy.name.startswith(f"{path.stem}-{place}.")
+
+
+def _storage(copy: Path) -> str | None:
+    """What the header of a copy says of how it stores the model; also where no more than the header is written."""
+    try:
+        with copy.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(min(length, HEADER)))
+        return str(json.loads(header["__metadata__"]["origin"])["storage"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, struct.error):
+        return None
 
 
 def _remove_files(
@@ -79,8 +106,9 @@ def _remove_files(
     """`others`: the pins of the repository that stay."""
     snapshot, freed = place.snapshot(pin.commit), 0
     same = [other for other in others if other.commit == pin.commit]
-    if not any(other.model == pin.model for other in same):
-        freed += remove_copies(snapshot / pin.model if pin.model else snapshot, paths)
+    path = snapshot / pin.model  # which may lead to a file that another version has as well
+    if path.resolve() not in {(place.snapshot(other.commit) / other.model).resolve() for other in others}:
+        freed += remove_copies(path, paths)
     used = {file.name for other in same for file in needed.likely(other)}
     kept, soon = _blobs(others), _blobs([other for other in others if _is_same_model(other, pin)])
     names = [snapshot / file.name for file in files if file.name not in used]

@@ -21,7 +21,7 @@ from rvchat.engine.copies import Copy, load_params
 from rvchat.engine.loading import Loader
 from rvchat.engine.safetensors import open_file
 from rvchat.engine.storage import Storage
-from rvchat.hub import catalogue, local, removing, verifying
+from rvchat.hub import catalogue, importing, local, removing, verifying
 from tests.loopback_hub import GOLDENS, Hub
 
 GGUF = "acme/gemma-small-gguf"
@@ -128,24 +128,65 @@ def test_a_conversion_that_is_killed_answers_as_it_should(paths: Paths, tmp_path
     assert np.abs(found - expected["logits"].array()).max() < 5e-3
 
 
+def convert(path: Path, paths: Paths) -> Path:
+    """The copy that is made of a model."""
+    checkpoint, storage = open_checkpoint(path), Storage.exactly()
+    copy = Copy.of(paths.models / removing.QUANTISED, path, checkpoint.config, storage)
+    _, notices = load_params(Loader(checkpoint, storage, quiet), copy)
+    assert not notices
+    assert copy.file.exists()
+    return copy.file
+
+
+def quiet(*args: object) -> None:
+    """A progress nobody watches."""
+
+
+def installed(paths: Paths) -> dict[str, local.Installed]:
+    return {model.name: model for model in local.installed(paths, catalogue.read(paths))}
+
+
 def test_what_a_dead_process_left_half_written_goes_and_what_a_living_one_writes_stays(paths: Paths) -> None:
     path, folder = GOLDENS / "gemma4-31b-w4a16", paths.models / removing.QUANTISED
-
-    def convert() -> None:
-        checkpoint, storage = open_checkpoint(path), Storage.exactly()
-        copy = Copy.of(folder, path, checkpoint.config, storage)
-        _, notices = load_params(Loader(checkpoint, storage, lambda stage, part: None), copy)
-        assert not notices
-
-    convert()
-    (copy,) = folder.iterdir()
+    copy = convert(path, paths)
     dead, living = (copy.with_suffix(f".{number}.partial") for number in (1, 2))
     dead.write_bytes(b"half")
     copy.unlink()
     with living.open("wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        convert()
+        convert(path, paths)
         assert {file.name for file in folder.iterdir()} == {copy.name, living.name}
-    size = copy.stat().st_size
-    assert removing.remove_copies(path, paths) == size
+        size = copy.stat().st_size
+        assert removing.remove_copies(path, paths) == size
+        assert list(folder.iterdir()) == [living], "whose it is cannot be told yet"
+    assert removing.remove_copies(path, paths) == 0
     assert not list(folder.iterdir())
+
+
+def test_removing_a_model_leaves_the_copies_of_another_that_is_called_the_same(paths: Paths, hub: Hub) -> None:
+    source = GOLDENS / "gemma4-e2b-q4_0" / "model.gguf"
+    copies = [convert(importing.bring_in(source, name, paths, quiet), paths) for name in ("one", "two")]
+    halves = [copy.with_suffix(".7.partial") for copy in copies]
+    for copy, half in zip(copies, halves, strict=True):
+        whole = copy.read_bytes()
+        half.write_bytes(whole[: len(whole) // 2])
+    removing.remove(installed(paths)["one"], paths)
+    assert set(copies[0].parent.iterdir()) == {copies[1], halves[1]}
+    removing.remove(installed(paths)["two"], paths)
+    assert not list(copies[0].parent.iterdir())
+
+
+def test_the_copy_of_a_file_that_two_versions_have_stays_until_the_last_goes(
+    hub: Hub, pull: Callable[..., Path], paths: Paths
+) -> None:
+    files = hub.publish(GGUF, "gemma4-e2b-q4_0")
+    old = f"{GGUF}@{hub.heads[GGUF]}"
+    hub.add(GGUF, {**files, "README.md": b"It is the same."})
+    paths_of = [pull(name) for name in (GGUF, old)]
+    assert paths_of[0] != paths_of[1]
+    copy = convert(paths_of[0], paths)
+    named = {model.path: model for model in installed(paths).values()}
+    removing.remove(named[paths_of[1]], paths)
+    assert copy.exists()
+    removing.remove(named[paths_of[0]], paths)
+    assert not copy.exists()
