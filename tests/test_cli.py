@@ -76,6 +76,14 @@ def test_the_answer_goes_to_standard_output_and_everything_else_elsewhere(shell:
     assert (shell.data / "logs" / "rvchat.log").exists()
 
 
+def test_what_a_killed_import_left_is_gone_after_the_next_start(shell: Shell) -> None:
+    left = shell.data / "models" / ".killed.partial"
+    left.mkdir(parents=True)
+    (left / "model.gguf").write_bytes(b"half")
+    shell.run("ask", "Hi", "--engine", shell.script({"text": "ok"}))
+    assert not left.exists()
+
+
 def test_standard_input_is_appended_to_the_prompt(shell: Shell) -> None:
     script = shell.script({"text": "ok"})
     shell.run("ask", "Explain:", "--engine", script, stdin=b"x = 1\n")

@@ -91,7 +91,11 @@ class Work:
 
 @contextlib.contextmanager
 def working(paths: Paths, weights: str) -> Iterator[Work]:
-    """Answers that were being made when a process died are marked first. Everything is kept when the block ends."""
+    """What processes that died left behind is put in order first: answers that were being made, models that were being
+    imported. Everything is kept when the block ends."""
+    from rvchat.hub import partials
+
+    partials.sweep(paths.models)
     store = Store.open_or_memory(paths.database)
     with contextlib.closing(store):
         try:

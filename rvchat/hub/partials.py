@@ -1,11 +1,13 @@
-"""Files in the cache that are not whole yet, and whether one is what it should be."""
+"""Files in the cache, and folders of imports, that are not whole yet, and whether a file is what it should be."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
+import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -44,6 +46,29 @@ def is_busy(place: RepositoryPlace, file: RemoteFile) -> bool:
             return False
     except filelock.Timeout:
         return True
+
+
+def of_import(models: Path, name: str) -> Path:
+    """The folder that an import copies to before it is the model's own."""
+    return models / f".{name}.partial"
+
+
+def sweep(models: Path) -> None:
+    """Takes away what imports left that were killed."""
+    for left in models.glob(of_import(models, "*").name):
+        if not is_held(left):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Has others see that what is written there is not left over. The system ends it with the process."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def is_held(path: Path) -> bool:

@@ -149,12 +149,14 @@ class RvchatApp(App[None]):
         await self.models.begin()
 
     def _open(self) -> tuple[Store, Session]:
+        from rvchat.hub import partials
         from rvchat.session import Session
         from rvchat.store import Store
 
         store = Store.open_or_memory(self.options.paths.database)
         store.recover()
         store.purge()
+        partials.sweep(self.options.paths.models)
         return store, Session(store=store, open_model=self._open_model, on_event=self.bridge.put)
 
     def _open_model(self, name: str, progress: LoadProgress) -> Model:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -254,6 +257,40 @@ def test_bringing_in_can_be_stopped_and_leaves_nothing(tmp_path: Path, paths: Pa
         importing.bring_in(tmp_path / "gemma3", "mine", paths, quiet)
 
 
+def test_what_a_killed_import_left_goes_with_the_next(tmp_path: Path, paths: Paths, hub: Hub) -> None:
+    source = GOLDENS / "gemma4-e2b-q4_0" / "model.gguf"
+    code = f"""
+import os, signal
+from pathlib import Path
+from rvchat.config import Paths
+from rvchat.hub import importing
+kill = lambda progress: os.kill(os.getpid(), signal.SIGKILL) if progress.done else None
+importing.bring_in(Path({str(source)!r}), "killed", Paths.of(Path({str(paths.data)!r})), kill)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert [left.name for left in paths.models.iterdir()] == [".killed.partial"]
+    importing.bring_in(folder(tmp_path), "mine", paths, quiet)
+    assert [left.name for left in paths.models.iterdir()] == ["mine"]
+
+
+def test_an_import_that_is_at_work_is_left_alone_by_every_other(tmp_path: Path, paths: Paths, hub: Hub) -> None:
+    source, refused = folder(tmp_path), []
+
+    def meanwhile(progress: Progress) -> None:
+        if progress.file == "model.safetensors" and not refused:
+            importing.bring_in(source, "other", paths, quiet)
+            with pytest.raises(BadInputError, match="mine is being imported at this moment") as error:
+                importing.bring_in(source, "mine", paths, quiet)
+            refused.append(error.value)
+
+    path = importing.bring_in(source, "mine", paths, meanwhile)
+    assert refused
+    assert set(installed(paths)) == {"mine", "other"}
+    assert verifying.verify(installed(paths)["mine"], paths, quiet) == []
+    assert path.is_dir()
+
+
 def test_the_list_has_what_is_here_and_what_could_be(hub: Hub, pull: Pulls, paths: Paths) -> None:
     hub.publish(REPO, "gemma3")
     pull(REPO)
@@ -308,9 +345,6 @@ def test_a_damaged_note_of_what_the_hub_said_is_asked_for_again(hub: Hub, pull: 
 
 
 def test_neither_jax_nor_the_library_is_imported_for_a_list(paths: Paths, hub: Hub) -> None:
-    import subprocess
-    import sys
-
     code = f"""
 import sys
 from rvchat.config import Paths

@@ -620,6 +620,14 @@ async def test_failure_to_load_leaves_the_model_that_the_session_has(hub: Hub, o
         await chat.until(lambda: settings.read(chat.app.options.paths.config).model == NAME)
 
 
+async def test_what_a_killed_import_left_is_gone_after_the_start(opened: Any, paths: Paths) -> None:
+    left = paths.models / ".killed.partial"
+    left.mkdir(parents=True)
+    (left / "model.gguf").write_bytes(b"half")
+    async with opened({"text": "ok"}):
+        assert not left.exists()
+
+
 async def test_a_model_from_elsewhere_is_copied_by_a_key(opened: Any, tmp_path: Path, paths: Paths) -> None:
     source = next((GOLDENS / GOLDEN).glob("*.gguf"))
     async with opened({"text": "ok"}, size=(100, 30)) as chat:
