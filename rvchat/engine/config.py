@@ -75,6 +75,11 @@ class Segment:
         places = range(self.sliding) if kind == "sliding" else range(self.sliding, self.period)
         return [self.first_layer + p * self.period + place for p in range(self.periods) for place in places]
 
+    def place(self, offset: int) -> tuple[Kind, int]:
+        """The kind of the segment's `offset`-th layer, and its place in the stack of that kind."""
+        period, within = divmod(offset, self.period)
+        return ("sliding", period * self.sliding + within) if within < self.sliding else ("full", period)
+
 
 @dataclass(frozen=True)
 class ModelConfig:

@@ -33,7 +33,7 @@ from rvchat.errors import ModelError
 from rvchat.kernels.quantised import GROUP, RUN, Quantised, QuantisedRows
 
 # Of how parameters are laid out; a copy with another number is made again.
-VERSION = 4
+VERSION = 5
 ALIGNMENT = 64
 NAMES: Mapping[str, str] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8", "uint8": "U8"}
 

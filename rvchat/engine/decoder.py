@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rvchat.engine.config import Kind, ModelConfig, Segment
+from rvchat.engine.config import KINDS, Kind, ModelConfig, Segment
 from rvchat.engine.experts import experts
 from rvchat.engine.norm import rms_norm
 from rvchat.engine.params import Layers, Params
@@ -122,6 +122,37 @@ def decode(
     )
 
 
+def one_layer(
+    config: ModelConfig,
+    segment: Segment,
+    kind: Kind,
+    place: Array,
+    offset: Array,
+    stacks: Layers,
+    x: Array,
+    per_layer: Array | None,
+    owned: Mapping[Kind, Rows],
+) -> tuple[Array, Rows | None]:
+    """One layer, the `place`-th of its stacks and the `offset`-th of its segment, over whole texts from their
+    beginnings: x [S, C, D].
+
+    `owned`: the rows [1, S, C, K, H] of the last layer of each kind that has its own, for those that share them.
+    # [S, C, D], 2 x [S, C, K, H]
+    """
+    s, c, _ = x.shape
+    nothing = jnp.zeros((s, 1), jnp.int32)
+    pages: dict[Kind, Pages] = {}
+    for each in KINDS:
+        a = config.attention(each)
+        empty = jnp.zeros((1, 1, a.kv_heads, 1, a.head_dim), x.dtype)
+        pages[each] = Pages(empty, empty, nothing, nothing[:, 0])
+    step = Step(jnp.zeros((s, c), jnp.int32), jnp.full(s, c, jnp.int32), pages)
+    positions = jnp.broadcast_to(jnp.arange(c, dtype=jnp.int32), (s, c))
+    run = _Run(config, step, segment, _queries(config, positions, per_layer), owned, keep_hidden=False)
+    x, (rows, _) = run.layer(kind, x, stacks, place, offset)
+    return x, rows
+
+
 def embed(config: ModelConfig, params: Params, tokens: Array) -> Array:
     """Rows of the embedding, scaled. The scale is rounded as the activations are. # [S, C, D]"""
     table = params.embed
@@ -161,8 +192,7 @@ def logits(config: ModelConfig, params: Params, x: Array) -> Array:
 
 
 def _queries(config: ModelConfig, positions: Array, per_layer: Array | None) -> _Queries:
-    kinds: tuple[Kind, ...] = ("sliding", "full")
-    shapes = {kind: config.attention(kind) for kind in kinds}
+    shapes = {kind: config.attention(kind) for kind in KINDS}
     return _Queries(positions, {k: turns(a.rope, a.head_dim, positions) for k, a in shapes.items()}, per_layer)
 
 

@@ -1,9 +1,14 @@
-"""From a checkpoint to parameters: tensor by tensor, a few rows at a time, into the stacks."""
+"""From a checkpoint to parameters: tensor by tensor, a few rows at a time, into the stacks.
+
+What is rounded to INT4 from floats comes last, layer by layer: how it is rounded depends on what the layers are given
+to multiply, so that the model must run as far as it is loaded.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -11,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from rvchat.engine import quantising
+from rvchat.engine import feedback, quantising
+from rvchat.engine.calibrating import Calibration
 from rvchat.engine.checkpoint import Checkpoint, Tensor
-from rvchat.engine.config import Form, Kind, Segment, Weight, all_weights, layer_weights, model_weights
+from rvchat.engine.config import KINDS, Form, Kind, Segment, Weight, all_weights, layer_weights, model_weights
 from rvchat.engine.nibbles import GROUP
 from rvchat.engine.params import Layers, Params, PerLayerParams, SegmentParams
 from rvchat.engine.storage import Storage
@@ -32,6 +38,36 @@ DTYPES = {"float32": np.dtype(np.float32), "bf16": np.dtype(jnp.bfloat16)}
 FORMS = {"float32": "F32", "bf16": "BF16"}
 
 
+@dataclass(frozen=True)
+class Filling:
+    """A stack of INT4 or INT8 that is being filled: the arrays of `Quantised`, on the host."""
+
+    values: npt.NDArray[Any]
+    scales: npt.NDArray[Any]
+    columns: npt.NDArray[np.float32]
+
+    @classmethod
+    def empty(cls, form: Form, count: int, outputs: int, inputs: int, scales: npt.DTypeLike = np.float16) -> Filling:
+        """`count` weights [outputs, inputs], their scales stored as `scales`."""
+        group, dtype = (GROUP, np.dtype(np.uint8)) if form == "int4" else (RUN, np.dtype(np.int8))
+        return cls(
+            np.empty((count, inputs // group, RUN, outputs), dtype),
+            np.empty((count, inputs // GROUP, outputs), scales),
+            np.ones((count, inputs), np.float32),
+        )
+
+    def put(self, place: int, start: int, integers: npt.NDArray[Any], scales: npt.NDArray[Any]) -> None:
+        """The outputs from `start` on of a place: uint8 [n, G, 16] or int8 [n, G, 32], and scales [n, G]."""
+        n = len(integers)
+        self.values[place, :, :, start : start + n] = integers.reshape(n, -1, RUN).transpose(1, 2, 0)
+        self.scales[place, :, start : start + n] = scales.reshape(n, -1).T
+
+    def on_device(self, exact: bool) -> Quantised:
+        columns = on_device(self.columns) if (self.columns != 1).any() else None
+        bits = 4 if self.values.dtype == np.uint8 else 8
+        return Quantised(on_device(self.values), on_device(self.scales), bits, exact, columns)
+
+
 @dataclass
 class Loader:
     """Fills parameters from a checkpoint, in the forms that `storage` says, reporting the share of values read."""
@@ -40,6 +76,8 @@ class Loader:
     storage: Storage
     progress: Progress
     _done: int = 0
+    # What is rounded to INT4 once all else is there.
+    _missing: dict[tuple[Segment, Kind], list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
         self.config = self.checkpoint.config
@@ -60,23 +98,62 @@ class Loader:
                 self.plain([self.find("per_layer_norm", model["per_layer_norm"])], self.storage.compute)[0],
             )
         norm = self.plain([self.find("final_norm", model["final_norm"])], self.storage.compute)[0]
-        return Params(self.embedding(model["embed"]), norm, per_layer, segments)
+        params = Params(self.embedding(model["embed"]), norm, per_layer, segments)
+        return self.calibrated(params) if self._missing else params
 
     def layers(self, segment: Segment, kind: Kind) -> Layers | None:
         numbers = segment.layer_numbers(kind)
         if not numbers:
             return None
         stacks: Layers = {}
-        for field, weight in layer_weights(self.config, segment, kind).items():
-            tensors = [self.find(field, weight, number) for number in numbers]
+        for name, weight in layer_weights(self.config, segment, kind).items():
+            tensors = [self.find(name, weight, number) for number in numbers]
             form = self.storage.stack(weight.role, tensors, weight.shape[-1] if weight.shape else 1)
-            if form in ("int4", "int8"):
-                stacks[field] = self.quantised(tensors, weight, form)
+            if form == "int4" and weight.role == "linear" and any(t.int4_rows(0, 1) is None for t in tensors):
+                self._missing[segment, kind].append(name)
+            elif form in ("int4", "int8"):
+                stacks[name] = self.quantised(tensors, weight, form)
             else:
                 plain = self.plain(tensors, form)
                 # Every expert is a layer of its stack.
-                stacks[field] = plain.reshape(-1, *weight.shape[1:]) if weight.role == "experts" else plain
+                stacks[name] = plain.reshape(-1, *weight.shape[1:]) if weight.role == "experts" else plain
         return stacks
+
+    def calibrated(self, params: Params) -> Params:
+        """With the fields that are missing, rounded to INT4 for what they are given to multiply."""
+        calibration = Calibration(self.config, params)
+        segments = []
+        for segment, found in zip(self.config.segments, params.segments, strict=True):
+            stacks: dict[Kind, Layers] = {"sliding": found.sliding or {}, "full": found.full or {}}
+            filled: dict[Kind, dict[str, Filling]] = {kind: {} for kind in KINDS}
+            for offset in range(segment.layers):
+                kind, place = segment.place(offset)
+                number, shapes = segment.first_layer + offset, layer_weights(self.config, segment, kind)
+                tensors = {name: self.find(name, shapes[name], number) for name in self._missing[segment, kind]}
+                weights = {name: self.plain([t], self.storage.compute)[0] for name, t in tensors.items()}
+                moments = calibration.through(segment, offset, stacks[kind], weights, lambda: self._advance(0))
+                for name, tensor in tensors.items():
+                    outputs, inputs = weights[name].shape
+                    empty = Filling.empty("int4", segment.count(kind), outputs, inputs)
+                    stack = filled[kind].setdefault(name, empty)
+                    self.round(stack, place, tensor, weights[name], moments[name])
+            for kind in KINDS:
+                stacks[kind] |= {name: stack.on_device(self.storage.exact) for name, stack in filled[kind].items()}
+            segments.append(SegmentParams(stacks["sliding"] or None, stacks["full"] or None))
+        return replace(params, segments=tuple(segments))
+
+    def round(
+        self, stack: Filling, place: int, tensor: Tensor, weights: jax.Array, moments: npt.NDArray[np.float32]
+    ) -> None:
+        """Fills a layer's place with `weights` [outputs, inputs] rounded, or with what the file has in INT4."""
+        if (rows := tensor.int4_rows()) is not None:
+            stack.put(place, 0, *rows)
+            return
+        stack.columns[place] = quantising.int4_columns(self.sample(tensor, 0, len(weights)))
+        rounding = feedback.Rounding.of(moments, stack.columns[place])
+        for start, integers, scales in rounding.pieces(weights):
+            self._advance(0)
+            stack.put(place, start, integers, scales)
 
     def find(self, field: str, weight: Weight, layer: int | None = None) -> Tensor:
         tensor = self.checkpoint.tensor(field, layer)
@@ -102,24 +179,16 @@ class Loader:
     def quantised(self, tensors: list[Tensor], weight: Weight, form: Form) -> Quantised:
         outputs, inputs = weight.shape[-2:]
         experts = weight.shape[0] if weight.role == "experts" else 1
-        count = len(tensors) * experts
-        columns = np.ones((count, inputs), np.float32)
-        first_values, first_scales = self.integers(tensors[0], form, slice(0, 1), columns[0])
-        values = np.empty((count, first_values.size // RUN, RUN, outputs), first_values.dtype)
-        scales = np.empty((count, inputs // GROUP, outputs), first_scales.dtype)
-        for place in range(count):
+        _, scales = self.integers(tensors[0], form, slice(0, 1), np.ones(inputs, np.float32))
+        stack = Filling.empty(form, len(tensors) * experts, outputs, inputs, scales.dtype)
+        for place in range(len(tensors) * experts):
             tensor, base = tensors[place // experts], place % experts * outputs
             if form == "int4" and tensor.int4_rows(0, 1) is None:
-                columns[place] = quantising.int4_columns(self.sample(tensor, base, outputs))
+                stack.columns[place] = quantising.int4_columns(self.sample(tensor, base, outputs))
             for start, stop in self.blocks((outputs, inputs)):
                 rows = slice(base + start, base + stop)
-                integers, scale = self.integers(tensor, form, rows, columns[place])
-                runs = integers.reshape(stop - start, -1, RUN)
-                values[place, :, :, start:stop] = runs.transpose(1, 2, 0)
-                scales[place, :, start:stop] = scale.reshape(stop - start, -1).T
-        bits = 4 if form == "int4" else 8
-        scaled = on_device(columns) if (columns != 1).any() else None
-        return Quantised(on_device(values), on_device(scales), bits, self.storage.exact, scaled)
+                stack.put(place, start, *self.integers(tensor, form, rows, stack.columns[place]))
+        return stack.on_device(self.storage.exact)
 
     @staticmethod
     def integers(

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rvchat.kernels.quantised import Quantised, precision_of
+from rvchat.kernels.quantised import precision_of
 
 Array = jax.Array
+
+
+class Stack(Protocol):
+    """The weights of several layers, stored in a way of their own."""
+
+    def product(self, x: Array, layer: Array | int) -> Array:
+        """`x @ weight[layer].T` in float32. x: [..., inputs]. # [..., outputs]"""
+        ...
 
 
 def take_layer(stack: Array, layer: Array | int) -> Array:
@@ -17,14 +27,14 @@ def take_layer(stack: Array, layer: Array | int) -> Array:
     return taken
 
 
-def linear(x: Array, stack: Array | Quantised, layer: Array | int) -> Array:
+def linear(x: Array, stack: Array | Stack, layer: Array | int) -> Array:
     """`x @ stack[layer].T`, accumulated in float32 and returned in x's dtype.
 
-    x: [..., inputs]; stack: [L, outputs, inputs], plain or quantised. # [..., outputs]
+    x: [..., inputs]; stack: [L, outputs, inputs], plain or with a product of its own. # [..., outputs]
     """
-    if isinstance(stack, Quantised):
-        return stack.product(x, layer).astype(x.dtype)
-    return product(x, take_layer(stack, layer)).astype(x.dtype)
+    if isinstance(stack, jax.Array):
+        return product(x, take_layer(stack, layer)).astype(x.dtype)
+    return stack.product(x, layer).astype(x.dtype)
 
 
 def product(x: Array, weight: Array) -> Array:
