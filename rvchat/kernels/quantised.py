@@ -26,8 +26,8 @@ FEW_HEAD_ROWS = 32
 TABLE_FIRST_ROWS = 8
 # What is left of an activation after rounding, at most half a step, is counted in such parts of a step.
 REST = 254.0
-# A dequantised piece of one weight takes at most so many bytes.
-PIECE_BYTES = 8 << 20
+# A dequantised piece of one weight takes at most so many bytes: more would leave the cache before it is multiplied.
+PIECE_BYTES = 3 << 20
 
 
 def precision_of(dtype: jnp.dtype) -> lax.Precision | None:
