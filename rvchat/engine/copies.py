@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import glob
-import hashlib
 import json
 import os
 import shutil
@@ -27,7 +26,7 @@ from rvchat.engine.config import KINDS, ModelConfig, layer_weights, model_weight
 from rvchat.engine.loading import Loader
 from rvchat.engine.params import Layers, Params, PerLayerParams, SegmentParams
 from rvchat.engine.safetensors import StoredTensor, open_file, read_metadata
-from rvchat.engine.storage import Storage
+from rvchat.engine.storage import Storage, copy_name
 from rvchat.engine.table import Table
 from rvchat.errors import ModelError
 from rvchat.kernels.quantised import GROUP, RUN, Quantised, QuantisedRows
@@ -51,9 +50,8 @@ class Copy:
         """`source`: the model's folder or file. Its files' sizes and times stand for their content."""
         files = sorted(source.glob("*.safetensors")) if source.is_dir() else [source]
         stats = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]
-        place = hashlib.sha256(f"{source.resolve()} {storage}".encode()).hexdigest()[:16]
         origin = json.dumps({"version": VERSION, "files": stats, "storage": str(storage), "config": str(config)})
-        return cls(folder / f"{source.stem}-{place}.safetensors", origin, storage.exact)
+        return cls(folder / f"{copy_name(source, str(storage))}.safetensors", origin, storage.exact)
 
     def load(self, config: ModelConfig, table: Table | None) -> Params:
         """The parameters, with the per-layer `table` that stays in the model's own file.

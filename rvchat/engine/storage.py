@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rvchat.engine.checkpoint import Checkpoint, Tensor
@@ -108,3 +110,10 @@ class Storage:
             if weight.role == "embedding" and embed == "int8":  # float32 scales of rows and columns
                 total += 4 * sum(weight.shape)
         return round(total)
+
+
+def copy_name(source: Path, storage: str) -> str:
+    """What the quantised copy of the model at `source` is called, without its ending, when it is stored as the words of
+    a `Storage` say: models of one name in different places have copies of their own."""
+    place = hashlib.sha256(f"{source.resolve()} {storage}".encode()).hexdigest()[:16]
+    return f"{source.stem}-{place}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import hashlib
 import json
 import os
 import shutil
@@ -13,6 +12,7 @@ from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
 from rvchat.config import Paths
+from rvchat.engine.storage import copy_name
 from rvchat.errors import RvchatError
 from rvchat.hub import needed, partials, pins
 from rvchat.hub.local import Installed
@@ -79,14 +79,12 @@ def remove_copies(path: Path, paths: Paths) -> int:
 
 
 def _is_made_of(path: Path, copy: Path) -> bool:
-    """Whether that is the model of a copy, and not another whose folder or file is called the same. The engine names a
-    copy after the place of its model and how it stores it, which its header says. One that says nothing is of use to no
-    model, unless it is only just begun."""
+    """Whether that is the model of a copy, and not another whose folder or file is called the same, stored as the
+    copy's header says. One that says nothing is of use to no model, unless it is only just begun."""
     storage = _storage(copy)
     if storage is None:
         return not partials.is_held(copy)
-    place = hashlib.sha256(f"{path.resolve()} {storage}".encode()).hexdigest()[:16]
-    return copy.name.startswith(f"{path.stem}-{place}.")
+    return copy.name.startswith(f"{copy_name(path, storage)}.")
 
 
 def _storage(copy: Path) -> str | None:
