@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from jax import lax
+from threadpoolctl import threadpool_limits
 
 from rvchat.engine import quantising
 from rvchat.engine.nibbles import GROUP, pack_nibbles
@@ -62,20 +63,20 @@ class Rounding:
     @classmethod
     def of(cls, moments: Float, columns: Float) -> Rounding:
         """For inputs of such `moments` [B, I, I], whatever their scale."""
-        each = columns.reshape(len(moments), -1).astype(np.float64)
+        each = columns.reshape(len(moments), -1)
         scaled = moments * each[:, :, None] * each[:, None, :]
         power = np.diagonal(scaled, axis1=1, axis2=2)  # [B, I]
+        mean = power.mean(1)
+        known = np.isfinite(scaled).all((1, 2)) & (mean > 0)  # not so of inputs that never were, or are no numbers
         order = np.argsort(-power, axis=1, kind="stable")
-        importance = np.ones(moments.shape[:2], np.float32)
-        factors = np.empty(moments.shape, np.float32)
-        for block, (found, place) in enumerate(zip(scaled, order, strict=True)):
-            mean = power[block].mean()
-            if not np.isfinite(found).all() or mean <= 0:  # inputs that are no numbers, or never were: each for itself
-                factors[block] = np.eye(len(place))
-                continue
-            damped = found[np.ix_(place, place)] / mean + DAMPING * np.eye(len(place))
-            factors[block] = np.linalg.cholesky(np.linalg.inv(damped)).T
-            importance[block] = power[block] / mean
+        importance, factors = np.ones_like(power), np.empty_like(scaled)
+        # Two threads of OpenBLAS take a hundred times as long for this as one.
+        with threadpool_limits(1, user_api="blas"):
+            for block, place in enumerate(order):
+                factors[block] = np.eye(len(place))  # each for itself
+                if known[block]:
+                    factors[block] = _factor(scaled[block][np.ix_(place, place)] / mean[block])
+                    importance[block] = power[block] / mean[block]
         return cls(columns, importance.reshape(-1), order, factors)
 
     def pieces(self, weights: Array) -> Iterator[tuple[int, npt.NDArray[np.uint8], npt.NDArray[np.float16]]]:
@@ -96,6 +97,18 @@ class Rounding:
         """rows: [n, inputs]. # [B, I, n]"""
         blocks = rows.T.reshape(*self.order.shape, len(rows))
         return np.take_along_axis(blocks, self.order[..., None], axis=1)
+
+
+@jax.jit
+def _factor(moments: Array) -> Array:
+    """U of moments [I, I] whose mean power is 1. # [I, I]
+
+    From the end to the beginning M is LLᵀ, and the inverse of L, from the end to the beginning again, is U.
+    """
+    damped = moments + DAMPING * jnp.eye(len(moments), dtype=moments.dtype)
+    lower = jnp.linalg.cholesky(damped[::-1, ::-1])
+    inverse: Array = jax.scipy.linalg.solve_triangular(lower, jnp.eye(len(moments), dtype=moments.dtype), lower=True)
+    return inverse[::-1, ::-1]
 
 
 @jax.jit
