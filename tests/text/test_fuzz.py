@@ -25,13 +25,17 @@ def chunks(items: list[int], draw: random.Random, most: int) -> Iterator[list[in
 
 
 def in_proportion(work: Callable[[int], object], size: int = MILLION // 8) -> None:
-    """Eight times as much takes about eight times as long; if time grew with the square it would be 64 times."""
-    start = time.process_time()
-    work(size)
-    small = time.process_time() - start
-    start = time.process_time()
-    work(8 * size)
-    assert time.process_time() - start < 24 * max(small, 0.05)
+    """Eight times as much takes about eight times as long; if time grew with the square it would be 64 times.
+
+    In one try of three: in another the garbage of all tests before may be collected."""
+
+    def seconds(size: int) -> float:
+        start = time.process_time()
+        work(size)
+        return time.process_time() - start
+
+    most = 24 * max(seconds(size), 0.05)
+    assert any(seconds(8 * size) < most for _ in range(3))
 
 
 @pytest.mark.parametrize("errors", ["surrogateescape", "replace"])
