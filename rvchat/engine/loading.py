@@ -6,9 +6,8 @@ to multiply, so that the model must run as far as it is loaded.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -47,8 +46,9 @@ class Filling:
     columns: npt.NDArray[np.float32]
 
     @classmethod
-    def empty(cls, form: Form, count: int, outputs: int, inputs: int, scales: npt.DTypeLike = np.float16) -> Filling:
-        """`count` weights [outputs, inputs], their scales stored as `scales`."""
+    def empty(cls, form: Form, count: int, shape: tuple[int, ...], scales: npt.DTypeLike = np.float16) -> Filling:
+        """`count` weights whose shape ends in [outputs, inputs], their scales stored as `scales`."""
+        outputs, inputs = shape[-2:]
         group, dtype = (GROUP, np.dtype(np.uint8)) if form == "int4" else (RUN, np.dtype(np.int8))
         return cls(
             np.empty((count, inputs // group, RUN, outputs), dtype),
@@ -76,8 +76,6 @@ class Loader:
     storage: Storage
     progress: Progress
     _done: int = 0
-    # What is rounded to INT4 once all else is there.
-    _missing: dict[tuple[Segment, Kind], list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
         self.config = self.checkpoint.config
@@ -99,9 +97,14 @@ class Loader:
             )
         norm = self.plain([self.find("final_norm", model["final_norm"])], self.storage.compute)[0]
         params = Params(self.embedding(model["embed"]), norm, per_layer, segments)
-        return self.calibrated(params) if self._missing else params
+        each = zip(self.config.segments, segments, strict=True)
+        is_whole = not any(
+            self.absent(segment, kind, getattr(found, kind)) for segment, found in each for kind in KINDS
+        )
+        return params if is_whole else self.calibrated(params)
 
     def layers(self, segment: Segment, kind: Kind) -> Layers | None:
+        """The stacks of a segment, without those that are rounded to INT4 once all else is there."""
         numbers = segment.layer_numbers(kind)
         if not numbers:
             return None
@@ -110,8 +113,8 @@ class Loader:
             tensors = [self.find(name, weight, number) for number in numbers]
             form = self.storage.stack(weight.role, tensors, weight.shape[-1] if weight.shape else 1)
             if form == "int4" and weight.role == "linear" and any(t.int4_rows(0, 1) is None for t in tensors):
-                self._missing[segment, kind].append(name)
-            elif form in ("int4", "int8"):
+                continue
+            if form in ("int4", "int8"):
                 stacks[name] = self.quantised(tensors, weight, form)
             else:
                 plain = self.plain(tensors, form)
@@ -119,28 +122,37 @@ class Loader:
                 stacks[name] = plain.reshape(-1, *weight.shape[1:]) if weight.role == "experts" else plain
         return stacks
 
+    def absent(self, segment: Segment, kind: Kind, found: Layers | None) -> dict[str, Weight]:
+        """The fields of a segment's layers that are not there yet."""
+        weights = layer_weights(self.config, segment, kind) if segment.count(kind) else {}
+        return {name: weight for name, weight in weights.items() if name not in (found or {})}
+
     def calibrated(self, params: Params) -> Params:
-        """With the fields that are missing, rounded to INT4 for what they are given to multiply."""
+        """With the fields that are absent, rounded to INT4 for what they are given to multiply."""
         calibration = Calibration(self.config, params)
-        segments = []
-        for segment, found in zip(self.config.segments, params.segments, strict=True):
-            stacks: dict[Kind, Layers] = {"sliding": found.sliding or {}, "full": found.full or {}}
-            filled: dict[Kind, dict[str, Filling]] = {kind: {} for kind in KINDS}
-            for offset in range(segment.layers):
-                kind, place = segment.place(offset)
-                number, shapes = segment.first_layer + offset, layer_weights(self.config, segment, kind)
-                tensors = {name: self.find(name, shapes[name], number) for name in self._missing[segment, kind]}
-                weights = {name: self.plain([t], self.storage.compute)[0] for name, t in tensors.items()}
-                moments = calibration.through(segment, offset, stacks[kind], weights, lambda: self._advance(0))
-                for name, tensor in tensors.items():
-                    outputs, inputs = weights[name].shape
-                    empty = Filling.empty("int4", segment.count(kind), outputs, inputs)
-                    stack = filled[kind].setdefault(name, empty)
-                    self.round(stack, place, tensor, weights[name], moments[name])
-            for kind in KINDS:
-                stacks[kind] |= {name: stack.on_device(self.storage.exact) for name, stack in filled[kind].items()}
-            segments.append(SegmentParams(stacks["sliding"] or None, stacks["full"] or None))
-        return replace(params, segments=tuple(segments))
+        each = zip(self.config.segments, params.segments, strict=True)
+        return replace(params, segments=tuple(self.completed(segment, found, calibration) for segment, found in each))
+
+    def completed(self, segment: Segment, found: SegmentParams, calibration: Calibration) -> SegmentParams:
+        stacks: dict[Kind, Layers] = {"sliding": found.sliding or {}, "full": found.full or {}}
+        absent = {kind: self.absent(segment, kind, stacks[kind]) for kind in KINDS}
+        filled = {
+            kind: {name: Filling.empty("int4", segment.count(kind), w.shape) for name, w in absent[kind].items()}
+            for kind in KINDS
+        }
+        for offset in range(segment.layers):
+            kind, place = segment.place(offset)
+            number = segment.first_layer + offset
+            tensors = {name: self.find(name, weight, number) for name, weight in absent[kind].items()}
+            weights = {name: self.plain([tensor], self.storage.compute)[0] for name, tensor in tensors.items()}
+            moments = calibration.through(segment, offset, stacks[kind], weights, lambda: self._advance(0))
+            for name, tensor in tensors.items():
+                self.round(filled[kind][name], place, tensor, weights[name], moments[name])
+        whole = {
+            kind: stacks[kind] | {name: stack.on_device(self.storage.exact) for name, stack in filled[kind].items()}
+            for kind in KINDS
+        }
+        return SegmentParams(whole["sliding"] or None, whole["full"] or None)
 
     def round(
         self, stack: Filling, place: int, tensor: Tensor, weights: jax.Array, moments: npt.NDArray[np.float32]
@@ -180,7 +192,7 @@ class Loader:
         outputs, inputs = weight.shape[-2:]
         experts = weight.shape[0] if weight.role == "experts" else 1
         _, scales = self.integers(tensors[0], form, slice(0, 1), np.ones(inputs, np.float32))
-        stack = Filling.empty(form, len(tensors) * experts, outputs, inputs, scales.dtype)
+        stack = Filling.empty(form, len(tensors) * experts, weight.shape, scales.dtype)
         for place in range(len(tensors) * experts):
             tensor, base = tensors[place // experts], place % experts * outputs
             if form == "int4" and tensor.int4_rows(0, 1) is None:

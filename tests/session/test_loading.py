@@ -53,6 +53,17 @@ def test_loading_a_second_model_frees_the_first_before(stages: Stages) -> None:
     assert shelf.log == ["took memory for one", "closed", "took memory for two"]
 
 
+def with_an_answer_being_made(stages: Stages) -> tuple[Shelf, Stage, str]:
+    """Model "one" has said "on" of an answer, whose id comes last."""
+    shelf = Shelf()
+    stage = stages(open_model=shelf, load="one")
+    first = stage.session.send("One?")
+    stage.happened.until(lambda e: isinstance(e, ModelReady))
+    shelf.puppets[0].say("on")
+    stage.happened.until(lambda e: isinstance(e, TextDelta))
+    return shelf, stage, first
+
+
 def test_a_question_waits_for_the_model_that_is_being_loaded(stages: Stages) -> None:
     shelf = Shelf()
     stage = stages(open_model=shelf, load="slow")
@@ -66,12 +77,7 @@ def test_a_question_waits_for_the_model_that_is_being_loaded(stages: Stages) -> 
 
 
 def test_another_model_comes_after_the_answer_that_is_being_made(stages: Stages) -> None:
-    shelf = Shelf()
-    stage = stages(open_model=shelf, load="one")
-    first = stage.session.send("One?")
-    stage.happened.until(lambda e: isinstance(e, ModelReady))
-    shelf.puppets[0].say("on")
-    stage.happened.until(lambda e: isinstance(e, TextDelta))
+    shelf, stage, first = with_an_answer_being_made(stages)
     stage.session.load("two")
     shelf.puppets[0].say("e", "stop")
     assert stage.session.wait(first, PATIENCE).model == "one"
@@ -117,12 +123,7 @@ def test_another_model_takes_the_place_of_one_that_is_being_loaded_and_answers_w
 
 
 def test_another_model_takes_the_place_of_one_that_waits_for_an_answer(stages: Stages) -> None:
-    shelf = Shelf()
-    stage = stages(open_model=shelf, load="one")
-    first = stage.session.send("One?")
-    stage.happened.until(lambda e: isinstance(e, ModelReady))
-    shelf.puppets[0].say("on")
-    stage.happened.until(lambda e: isinstance(e, TextDelta))
+    shelf, stage, first = with_an_answer_being_made(stages)
     stage.session.load("slow")
     second = stage.session.regenerate(stage.session.conversation.branch()[0].id)
     stage.session.load("two")
@@ -221,12 +222,7 @@ def test_unloading_frees_the_model_and_what_is_asked_then_says_that_there_is_non
 
 
 def test_unloading_waits_for_the_answers_asked_for_before(stages: Stages) -> None:
-    shelf = Shelf()
-    stage = stages(open_model=shelf, load="one")
-    first = stage.session.send("One?")
-    stage.happened.until(lambda e: isinstance(e, ModelReady))
-    shelf.puppets[0].say("on")
-    stage.happened.until(lambda e: isinstance(e, TextDelta))
+    shelf, stage, first = with_an_answer_being_made(stages)
     gone = stage.session.unload()
     assert not gone.is_set()
     assert not shelf.puppets[0].closed
