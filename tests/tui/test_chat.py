@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 from textual.events import Key
 
+from rvchat.config import Paths
+from rvchat.session import Opener
+from rvchat.session.model import LoadProgress, Model
 from rvchat.tui.widgets.status import StatusLine
+from tests.tui.conftest import PATIENCE_S
 
 LONG = "word " + "".join(f"w{n} " for n in range(500))
 
@@ -80,11 +86,19 @@ async def test_loading_shows_its_stage_while_typing_goes_on_and_escape_ends_it(o
         assert chat.screen.prompt.text == "patient"
 
 
-async def test_question_asked_while_the_model_loads_is_answered_afterwards(opened: Any) -> None:
-    async with opened({"text": "answered", "load_s": 0.3}, wait=False) as chat:
+async def test_question_asked_while_the_model_loads_is_answered_afterwards(opened: Any, tmp_path: Path) -> None:
+    asked = threading.Event()
+    opener = Opener(Paths.of(tmp_path / "data", {}))
+
+    def opens(name: str, progress: LoadProgress) -> Model:
+        asked.wait(PATIENCE_S)
+        return opener(name, progress)
+
+    async with opened({"text": "answered"}, wait=False, open_model=opens) as chat:
         await chat.until(lambda: chat.screen.state.loading)
         await chat.type("early")
         await chat.press("enter")
+        asked.set()
         await chat.until(lambda: chat.texts == [("user", "early"), ("assistant", "answered")])
 
 
@@ -125,7 +139,9 @@ async def test_a_path_that_is_no_model_is_one_line_on_the_screen(opened: Any, tm
         assert chat.screen.prompt.text == "still here"
 
 
-async def test_without_a_model_the_screen_says_what_to_do(opened: Any) -> None:
+async def test_without_a_model_the_screen_says_what_to_do(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What a machine of this size could run would be offered in its place.
+    monkeypatch.setattr("rvchat.tui.models.acts.offered", lambda *about: None)
     async with opened(missing="No model was found. Name one with -m.") as chat:
         await chat.sees("Name one with -m.")
 
