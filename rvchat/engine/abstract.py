@@ -16,7 +16,7 @@ from rvchat.engine.programs import Answers, Chunk, Draw
 from rvchat.engine.sampling import Settings
 from rvchat.engine.storage import Compute
 from rvchat.engine.table import Table
-from rvchat.kernels.quantised import RUN, Quantised, QuantisedRows
+from rvchat.kernels.quantised import Quantised, QuantisedRows, values_of
 
 DTYPES = {"float32": jnp.dtype(jnp.float32), "bf16": jnp.dtype(jnp.bfloat16)}
 
@@ -93,16 +93,14 @@ def _stack(weight: Weight, layers: int, form: Form, compute: Compute) -> Any:
         return _plain((layers, *weight.shape), compute)
     outputs, inputs = weight.shape[-2:]
     count = layers * (weight.shape[0] if weight.role == "experts" else 1)
-    if form == "int4":
-        values = _shape((count, inputs // GROUP, RUN, outputs), jnp.uint8)
-        scales = _shape((count, inputs // GROUP, outputs), jnp.float16)
-        # As made from floats; what a file has in INT4 comes without scales of columns.
-        return Quantised(values, scales, 4, exact=False, columns=_shape((count, inputs), jnp.float32))
-    if form == "int8":
-        values = _shape((count, inputs // RUN, RUN, outputs), jnp.int8)
-        scales = _shape((count, inputs // GROUP, outputs), jnp.float16)
-        return Quantised(values, scales, 8, exact=False)
-    return _plain((count, outputs, inputs), form)
+    if form not in ("int4", "int8"):
+        return _plain((count, outputs, inputs), form)
+    bits = 4 if form == "int4" else 8
+    # INT4 as made from floats; what a file has in it comes without scales of columns.
+    columns = _shape((count, inputs), jnp.float32) if bits == 4 else None
+    values = _shape(values_of(bits, count, outputs, inputs), jnp.uint16)
+    scales = _shape((count, inputs // GROUP, outputs), jnp.float16)
+    return Quantised(values, scales, bits, exact=False, columns=columns)
 
 
 def _embedding(shape: tuple[int, ...], form: Form) -> Any:

@@ -29,12 +29,12 @@ from rvchat.engine.safetensors import StoredTensor, open_file, read_metadata
 from rvchat.engine.storage import Storage, copy_name
 from rvchat.engine.table import Table
 from rvchat.errors import ModelError
-from rvchat.kernels.quantised import GROUP, RUN, Quantised, QuantisedRows
+from rvchat.kernels.quantised import GROUP, Quantised, QuantisedRows, values_of
 
 # Of how parameters are laid out; a copy with another number is made again.
-VERSION = 5
+VERSION = 6
 ALIGNMENT = 64
-NAMES: Mapping[str, str] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8", "uint8": "U8"}
+NAMES: Mapping[str, str] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8", "uint16": "U16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +202,8 @@ class _Reader:
 
     def quantised(self, name: str, shape: tuple[int, ...]) -> Quantised:
         count, outputs, inputs = shape
-        bits = 4 if self.tensors[f"{name}.values"].dtype == "U8" else 8
-        values = self.array(f"{name}.values", (count, inputs // (GROUP if bits == 4 else RUN), RUN, outputs))
+        bits = 4 if self.tensors[f"{name}.values"].shape == values_of(4, count, outputs, inputs) else 8
+        values = self.array(f"{name}.values", values_of(bits, count, outputs, inputs))
         scales = self.array(f"{name}.scales", (count, inputs // GROUP, outputs))
         columns = self.array(f"{name}.columns", (count, inputs)) if f"{name}.columns" in self.tensors else None
         return Quantised(values, scales, bits, self.exact, columns)

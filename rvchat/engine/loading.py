@@ -24,7 +24,7 @@ from rvchat.engine.params import Layers, Params, PerLayerParams, SegmentParams
 from rvchat.engine.storage import Storage
 from rvchat.engine.table import BLOCK_FORMS, PLAIN_FORMS, Table
 from rvchat.errors import ModelError
-from rvchat.kernels.quantised import RUN, Quantised, QuantisedRows
+from rvchat.kernels.quantised import Quantised, QuantisedRows, values_of
 
 Progress = Callable[[str, float], None]
 
@@ -49,9 +49,8 @@ class Filling:
     def empty(cls, form: Form, count: int, shape: tuple[int, ...], scales: npt.DTypeLike = np.float16) -> Filling:
         """`count` weights whose shape ends in [outputs, inputs], their scales stored as `scales`."""
         outputs, inputs = shape[-2:]
-        group, dtype = (GROUP, np.dtype(np.uint8)) if form == "int4" else (RUN, np.dtype(np.int8))
         return cls(
-            np.empty((count, inputs // group, RUN, outputs), dtype),
+            np.empty(values_of(4 if form == "int4" else 8, count, outputs, inputs), np.uint16),
             np.empty((count, inputs // GROUP, outputs), scales),
             np.ones((count, inputs), np.float32),
         )
@@ -59,12 +58,13 @@ class Filling:
     def put(self, place: int, start: int, integers: npt.NDArray[Any], scales: npt.NDArray[Any]) -> None:
         """The outputs from `start` on of a place: uint8 [n, G, 16] or int8 [n, G, 32], and scales [n, G]."""
         n = len(integers)
-        self.values[place, :, :, start : start + n] = integers.reshape(n, -1, RUN).transpose(1, 2, 0)
+        words = np.ascontiguousarray(integers).view(np.uint16)  # [n, G, words]
+        self.values[place, :, :, start : start + n] = words.transpose(1, 2, 0)
         self.scales[place, :, start : start + n] = scales.reshape(n, -1).T
 
     def on_device(self, exact: bool) -> Quantised:
         columns = on_device(self.columns) if (self.columns != 1).any() else None
-        bits = 4 if self.values.dtype == np.uint8 else 8
+        bits = self.values.shape[2] * 16 // GROUP
         return Quantised(on_device(self.values), on_device(self.scales), bits, exact, columns)
 
 

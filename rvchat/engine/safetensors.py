@@ -29,6 +29,7 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     "I32": np.dtype(np.int32),
     "I8": np.dtype(np.int8),
     "U8": np.dtype(np.uint8),
+    "U16": np.dtype(np.uint16),
 }
 FLOATS = ("F32", "F16", "BF16")
 

@@ -1,8 +1,8 @@
 """Weights in INT4 and INT8, and products with them. A weight is never dequantised as a whole stack.
 
 Outputs are the last axis, so that one instruction of a CPU works on many of them and sums along the inputs need no
-shuffling. Sixteen inputs of sixteen outputs each are summed before anything else happens: XLA unrolls that, and fuses
-it with the unpacking.
+shuffling. Values are unpacked from words of 16 bits and multiplied in as many, which a CPU does for twice or four times
+as many outputs at once as anything wider; XLA unrolls the sum over a group, and fuses it with the unpacking.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from jax import lax
 Array = jax.Array
 
 GROUP = 32
-RUN = 16
 
 # Up to so many rows a product is made row by row from the integers; beyond, dequantising a weight once is cheaper.
 FEW_ROWS = 4
@@ -35,14 +34,20 @@ def precision_of(dtype: jnp.dtype) -> lax.Precision | None:
     return lax.Precision.HIGHEST if dtype == jnp.float32 else None
 
 
+def values_of(bits: int, layers: int, outputs: int, inputs: int) -> tuple[int, ...]:
+    """The shape of `Quantised.values`, which are uint16."""
+    return layers, inputs // GROUP, GROUP * bits // 16, outputs
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Quantised:
     """A stack of weights [L, outputs, inputs] as integers and scales [L, inputs / 32, outputs], one for each group of
     32 inputs.
 
-    bits 4: values uint8 [L, inputs / 32, 16, outputs], the low nibble input i of a group and the high one input i + 16,
-    both plus 8. bits 8: values int8 [L, inputs / 16, 16, outputs]. `exact`: activations are not rounded in a product.
+    values: uint16 [L, inputs / 32, words, outputs]. Word j of a group holds, the first in the low bits, of `bits` 4 the
+    inputs 2j, 2j + 16, 2j + 1 and 2j + 17, all plus 8, and of `bits` 8 the inputs 2j and 2j + 1. `exact`: activations
+    are not rounded in a product.
     `columns`: float32 [L, inputs], what each input is multiplied by before all this, where that made rounding finer.
     """
 
@@ -54,7 +59,7 @@ class Quantised:
 
     @property
     def inputs(self) -> int:
-        return int(self.values.shape[1]) * (GROUP if self.bits == 4 else RUN)
+        return int(self.scales.shape[1]) * GROUP
 
     @property
     def outputs(self) -> int:
@@ -77,25 +82,20 @@ class Quantised:
         return shaped
 
     def dequantised(self, layer: Array | int, start: Array | int, count: int, dtype: jnp.dtype) -> list[Array]:
-        """Outputs `start` to `start + count` of one layer's weight over its columns, in planes: of INT4 inputs whose
-        nibble is low and those whose nibble is high, since joining them costs more than multiplying twice.
+        """Outputs `start` to `start + count` of one layer's weight over its columns, in planes, one for each place
+        in a word, since joining them costs more than multiplying several times.
 
         # each [inputs / planes, count]
         """
-        values = _piece(self.values, layer, start, count)
+        words = _piece(self.values, layer, start, count)
         scales = _piece(self.scales, layer, start, count).astype(jnp.float32)[:, None]
-        if self.bits == 4:
-            integers = [(values & 15).astype(jnp.int8) - 8, (values >> 4).astype(jnp.int8) - 8]
-        else:
-            integers = [values.reshape(-1, GROUP, count)]
+        integers = _bytes(words) if self.bits == 8 else [nibbles - 8 for nibbles in _nibbles(words)]
         return [(plane.astype(jnp.float32) * scales).astype(dtype).reshape(-1, count) for plane in integers]
 
     def planes_of(self, rows: Array) -> list[Array]:
         """The inputs that go with each plane of a dequantised weight. rows: [R, inputs]. # each [R, inputs / planes]"""
-        if self.bits == 8:
-            return [rows]
-        halves = rows.reshape(len(rows), -1, 2, RUN)
-        return [halves[:, :, 0].reshape(len(rows), -1), halves[:, :, 1].reshape(len(rows), -1)]
+        planes = _planes(rows.reshape(len(rows), -1, GROUP), self.bits)
+        return [plane.reshape(len(rows), -1) for plane in planes]
 
     def _dequantised_product(self, rows: Array, layer: Array | int) -> Array:
         """A piece of the outputs at a time, so that it stays in the cache between dequantising and use."""
@@ -132,6 +132,28 @@ def _piece(stack: Array, layer: Array | int, start: Array | int, count: int) -> 
     return lax.dynamic_slice(stack, tuple(jnp.asarray(i, jnp.int32) for i in at), size)[0]
 
 
+def _nibbles(words: Array) -> list[Array]:
+    """The four values plus 8 that each word of INT4 holds. # 4 x int16 words.shape"""
+    words = lax.bitcast_convert_type(words, jnp.int16)
+    shifted = [words, *(lax.shift_right_logical(words, jnp.int16(bits)) for bits in (4, 8, 12))]
+    return [*(nibbles & 15 for nibbles in shifted[:3]), shifted[3]]
+
+
+def _bytes(words: Array) -> list[Array]:
+    """The two values that each word of INT8 holds. # 2 x int16 words.shape"""
+    words = lax.bitcast_convert_type(words, jnp.int16)
+    return [lax.shift_right_arithmetic(shifted, jnp.int16(8)) for shifted in (words << 8, words)]
+
+
+def _planes(groups: Array, bits: int) -> list[Array]:
+    """What goes with each of the values in words. groups: [..., 32]. # 16 / bits x [..., words]"""
+    if bits == 8:
+        pairs = groups.reshape(*groups.shape[:-1], 16, 2)
+        return [pairs[..., odd] for odd in (0, 1)]
+    halves = groups.reshape(*groups.shape[:-1], 2, 8, 2)
+    return [halves[..., half, :, odd] for odd in (0, 1) for half in (0, 1)]
+
+
 def _divisor(n: int, most: int) -> int:
     """The largest divisor of n that is at most `most`, or 1."""
     return next(d for d in range(max(1, min(n, most)), 0, -1) if n % d == 0)
@@ -153,28 +175,30 @@ def rounded(x: Array, group: int) -> tuple[Array, Array]:
     return integers, scales
 
 
-def _int4_row(x: Array, values: Array, scales: Array) -> Array:
-    """values: uint8 [G, 16, outputs]. Sums fit in int16: 32 products of at most 8 and 127. # float32 [outputs]"""
-    integers, x_scales = rounded(x, GROUP)
-    low, high = jnp.split(integers.astype(jnp.int16), 2, axis=-1)  # [G, 16]
-    products = ((values & 15).astype(jnp.int16) - 8) * low[..., None]
-    products += ((values >> 4).astype(jnp.int16) - 8) * high[..., None]
-    sums = products.sum(1, dtype=jnp.int16).astype(jnp.float32)  # [G, outputs]
-    return (sums * x_scales * scales).sum(0)
+def _int4_row(x: Array, words: Array, scales: Array) -> Array:
+    """words: uint16 [G, 8, outputs]; scales: [G, outputs]. # float32 [outputs]
 
-
-def _int8_row(x: Array, values: Array, scales: Array) -> Array:
-    """values: int8 [2G, 16, outputs]; scales: [G, outputs]. # float32 [outputs]
-
-    A weight is 16 times its high nibble plus its low one. Written as a product it would be turned into a matrix
-    multiplication, whose operand is first copied and widened.
+    The sum of 32 products of at most 8 and 127 fits in int16, and so nothing is lost where a sum on the way to it, of
+    values that are still plus 8, wraps around.
     """
     integers, x_scales = rounded(x, GROUP)
-    runs = integers.reshape(-1, RUN)  # [2G, 16]
-    products = (values >> 4).astype(jnp.int32) * (runs * 16)[..., None]
-    products += (values & 15).astype(jnp.int32) * runs[..., None]
-    halves = products.sum(1).reshape(-1, 2, values.shape[-1])
-    sums = (halves[:, 0] + halves[:, 1]).astype(jnp.float32)  # [G, outputs]
+    integers = integers.astype(jnp.int16)
+    products = [a * b[..., None] for a, b in zip(_nibbles(words), _planes(integers, 4), strict=True)]
+    sums = sum(products[1:], start=products[0]).sum(1, dtype=jnp.int16)  # [G, outputs]
+    sums -= 8 * integers.sum(1, dtype=jnp.int16)[:, None]
+    return (sums.astype(jnp.float32) * x_scales * scales).sum(0)
+
+
+def _int8_row(x: Array, words: Array, scales: Array) -> Array:
+    """words: uint16 [G, 16, outputs]; scales: [G, outputs]. # float32 [outputs]
+
+    Two products of at most 127 and 127 fit in int16.
+    """
+    integers, x_scales = rounded(x, GROUP)
+    low, high = _bytes(words)
+    x_low, x_high = _planes(integers.astype(jnp.int16), 8)
+    pairs = low * x_low[..., None] + high * x_high[..., None]  # [G, 16, outputs]
+    sums = pairs.sum(1, dtype=jnp.int32).astype(jnp.float32)  # [G, outputs]
     return (sums * x_scales * scales).sum(0)
 
 

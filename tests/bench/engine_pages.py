@@ -1,7 +1,8 @@
 """What pages are for, as ratios measured in one run: what a turn of a chat costs beside reading its new ids alone, what
 a step of decoding costs after much and after little, and how much several answers make at once beside one.
 
-    python tests/bench/engine_pages.py MODEL [turns] [context] [together] [--answer N] [--far N] [--answers N]
+    python tests/bench/engine_pages.py MODEL [turns] [context] [together] [--answer N] [--thinking] [--far N]
+        [--answers N]
 
 `context` decodes on pages of zeros: nothing is read to fill them. It also times the attention alone, of one layer of
 each kind. `turns` are of ids laid out as the chat format does. Prints one JSON object a measurement.
@@ -13,7 +14,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,14 @@ from rvchat.engine.generation import MOST_STOP_IDS
 from rvchat.engine.pages import Sequence as PageSequence
 from rvchat.engine.programs import Answers, Draw
 from rvchat.kernels.attention import Pages, attention
-from rvchat.types import Request, Sampling
+from rvchat.types import Request, Sampling, Stats
 
 GREEDY = Sampling(temperature=0.0)
 NEAR = 500
 STEPS, ROUNDS = 4, 7
 FIRST_ID, LAST_ID = 300, 5000
-BOS, TURN, END, LINE = 2, 105, 106, 107
-USER, MODEL = 2364, 4368
+BOS, THINK, TURN, END, LINE = 2, 98, 105, 106, 107
+SYSTEM, USER, MODEL = 9731, 2364, 4368
 # The large models' prompt ends in an empty thought that history lacks.
 EMPTY_THOUGHT = (100, 45518, 107, 101)
 
@@ -56,42 +57,43 @@ def said(role: int, ids: Sequence[int]) -> list[int]:
     return [TURN, role, LINE, *ids, END, LINE]
 
 
-def turns(engine: Engine, answer: int) -> dict[str, Any]:
+def turns(engine: Engine, answer: int, thinking: bool) -> Iterator[dict[str, Any]]:
     """Five turns, the last asked again, and one two turns back edited: the time to the first token of each beside that
-    of a text of as many ids as it had to read."""
+    of a text of as many ids as it had to read. With thinking, history keeps the second half of every answer."""
     rng = np.random.default_rng(0)
+    begins = [BOS, *(said(SYSTEM, [THINK, LINE]) if thinking else [])]
+    ends = [TURN, MODEL, LINE, *([] if thinking else EMPTY_THOUGHT)]
 
     def words(count: int) -> list[int]:
         return [int(i) for i in rng.integers(FIRST_ID, LAST_ID, count)]
 
-    def asked(ids: Sequence[int], count: int) -> tuple[list[int], float, int]:
+    def asked(ids: Sequence[int], count: int) -> tuple[list[int], Stats]:
         chunks = list(engine.generate(Request(list(ids), GREEDY, max_new_tokens=count)))
-        stats = chunks[-1].stats
-        return [i for chunk in chunks for i in chunk.ids], stats.ttft_s, stats.reused_tokens
+        return [i for chunk in chunks for i in chunk.ids], chunks[-1].stats
 
     history: list[tuple[list[int], list[int]]] = []
-    ratios, read, most = [], [], 0
-
-    def turn(before: Sequence[tuple[list[int], list[int]]], question: list[int]) -> list[int]:
-        nonlocal most
-        ids = [BOS]
-        for q, a in before:
+    steps = [*((number, None) for number in range(5)), (4, 4), (2, None)]
+    for before, same in steps:
+        question = words(200) if same is None else history[same][0]
+        del history[before:]
+        ids = list(begins)
+        for q, a in history:
             ids += said(USER, q) + said(MODEL, a)
-        ids += [*said(USER, question), TURN, MODEL, LINE, *EMPTY_THOUGHT]
-        made, took, reused = asked(ids, answer)
-        new = len(ids) - reused
-        alone = statistics.median(asked(words(new), 1)[1] for _ in range(3))
-        ratios.append(round(took / alone, 2))
-        read.append(new)
-        most = max(most, len(ids))
-        return made
-
-    for _ in range(5):
-        question = words(200)
-        history.append((question, turn(history, question)))
-    turn(history[:-1], history[-1][0])
-    turn(history[:2], words(200))
-    return {"measured": "turns", "longest": most, "read": read, "ttft_beside_reading_alone": ratios}
+        ids += [*said(USER, question), *ends]
+        made, stats = asked(ids, answer)
+        history.append((question, made[len(made) // 2 :] if thinking else made))
+        new = len(ids) - stats.reused_tokens
+        alone = statistics.median(asked(words(new), 1)[1].ttft_s for _ in range(3))
+        yield {
+            "measured": "turn",
+            "thinking": thinking,
+            "prompt": len(ids),
+            "read": new,
+            "ttft_s": round(stats.ttft_s, 2),
+            "beside_reading_alone": round(stats.ttft_s / alone, 2),
+            "answer": len(made),
+            "tok_s": round(stats.tokens_per_second or 0, 1),
+        }
 
 
 def context(engine: Engine, far: int) -> dict[str, Any]:
@@ -178,6 +180,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("what", nargs="*", choices=("turns", "context", "together"), default=["turns", "context"])
     parser.add_argument("--answer", type=int, default=100, metavar="N", help="tokens of each answer of `turns`")
+    parser.add_argument("--thinking", action="store_true", help="`turns` whose thoughts history drops")
     parser.add_argument("--far", type=int, default=32_000, metavar="N", help="tokens before a step of `context`")
     parser.add_argument("--answers", type=int, default=8, metavar="N", help="how many answers `together` makes")
     options = parser.parse_args()
@@ -186,12 +189,13 @@ def main() -> None:
     for what in options.what:
         match what:
             case "turns":
-                found = turns(engine, options.answer)
+                found = turns(engine, options.answer, options.thinking)
             case "context":
-                found = context(engine, options.far)
+                found = iter([context(engine, options.far)])
             case _:
-                found = together(engine, options.answers)
-        print(json.dumps(found), flush=True)
+                found = iter([together(engine, options.answers)])
+        for measured in found:
+            print(json.dumps(measured), flush=True)
 
 
 if __name__ == "__main__":

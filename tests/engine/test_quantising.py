@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from rvchat.engine import quantising
-from rvchat.kernels.quantised import GROUP, RUN, Quantised, QuantisedRows
+from rvchat.kernels.quantised import GROUP, Quantised, QuantisedRows, values_of
 
 Float = npt.NDArray[np.float32]
 
@@ -100,12 +100,13 @@ def stack(w: Float, bits: int, *, exact: bool) -> tuple[Quantised, Float]:
     if bits == 4:
         packed, scales = quantising.int4(w)
         stands_for = (unpacked(packed) * scales[..., None].astype(np.float32)).reshape(w.shape)
-        values = packed.transpose(1, 2, 0)
+        stored = packed
     else:
         integers, scales = quantising.int8(w)
         stands_for = (integers * scales[..., None].astype(np.float32)).reshape(w.shape)
-        values = integers.reshape(outputs, -1, RUN).transpose(1, 2, 0)
-    assert values.shape == (inputs // (GROUP if bits == 4 else RUN), RUN, outputs)
+        stored = integers
+    values = stored.view(np.uint16).transpose(1, 2, 0)
+    assert values[None].shape == values_of(bits, 1, outputs, inputs)
     return Quantised(jnp.asarray(values[None]), jnp.asarray(scales.T[None]), bits, exact), stands_for
 
 
@@ -130,7 +131,7 @@ def test_a_product_in_integers_differs_by_the_rounding_of_activations_alone(bits
 
 
 def test_the_largest_sums_of_int4_do_not_overflow() -> None:
-    values = jnp.zeros((1, 1, RUN, 4), jnp.uint8)  # every weight is -8
+    values = jnp.zeros(values_of(4, 1, 4, GROUP), jnp.uint16)  # every weight is -8
     quantised = Quantised(values, jnp.ones((1, 1, 4), jnp.float16), 4, exact=False)
     for sign in (1.0, -1.0):
         product = quantised.product(jnp.full((1, GROUP), sign, jnp.float32), 0)

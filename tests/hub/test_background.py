@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -24,14 +25,14 @@ HALF = 150_000
 
 
 class Watched:
-    """A download, and what was heard of it."""
+    """A download, and what was heard of it. It waits for a stalled hub for longer than any test here takes."""
 
     def __init__(self, paths: Paths) -> None:
         entry = catalogue.read(paths).find(GGUF)
         assert entry is not None
         self.states: list[State] = []
         self.half = threading.Event()
-        self.download = Download(entry, paths, self.changed, QUICK)
+        self.download = Download(entry, paths, self.changed, replace(QUICK, window=60.0))
 
     def changed(self, download: Download) -> None:
         if not self.states or self.states[-1] != download.state:

@@ -30,9 +30,9 @@ def stack(bits: int, exact: bool, seed: int = 0) -> tuple[Quantised, Any]:
     scales = rng.uniform(0.5, 2.0, (LAYERS, OUTPUTS, groups)).astype(np.float32) / high
     plain = integers * np.repeat(scales, INPUTS // groups, axis=2)
     if bits == 4:
-        values = pack_nibbles(integers.reshape(LAYERS, OUTPUTS, groups, 32))  # [L, outputs, G, 16]
+        values = pack_nibbles(integers.reshape(LAYERS, OUTPUTS, groups, 32)).view(np.uint16)  # [L, outputs, G, 8]
     else:
-        values = integers.reshape(LAYERS, OUTPUTS, INPUTS // 16, 16)
+        values = integers.reshape(LAYERS, OUTPUTS, groups, 32).view(np.uint16)  # [L, outputs, G, 16]
     return (
         Quantised(jnp.asarray(values.transpose(0, 2, 3, 1)), jnp.asarray(scales.transpose(0, 2, 1)), bits, exact),
         plain,
@@ -83,7 +83,7 @@ def test_inputs_are_multiplied_by_their_columns(rows: int, exact: bool) -> None:
 @pytest.mark.parametrize("bits", [4, 8])
 def test_the_largest_integers_do_not_overflow(bits: int) -> None:
     weights, _ = stack(bits, exact=False)
-    lowest = np.uint8(0) if bits == 4 else np.int8(-127)
+    lowest = np.uint16(0 if bits == 4 else 0x8181)
     full = Quantised(jnp.full_like(weights.values, lowest), jnp.ones_like(weights.scales), bits, exact=False)
     x = np.full((1, INPUTS), 2.0, np.float32)
     expected = -2.0 * INPUTS * (8 if bits == 4 else 127)
