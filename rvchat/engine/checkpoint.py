@@ -20,6 +20,9 @@ from rvchat.errors import ModelError
 
 Float = npt.NDArray[np.float32]
 
+# Two forms of one table differ by no more than this share of their power, in so many rows.
+SAME_HEAD, SAMPLE_ROWS = 0.1, 256
+
 
 class Tensor(Protocol):
     """A stored tensor, read as float32 a few rows at a time. `form` is how its file stores it."""
@@ -150,8 +153,10 @@ class HFCheckpoint:
         self.folder = folder
         self.packed = check_scheme(settings)
         self._tensors = open_folder(folder)
-        if not settings.get("tie_word_embeddings", True) and "lm_head.weight" in self._tensors:
-            raise ModelError(f"{folder} has an output head of its own; rvchat runs models whose head is the embedding")
+        text = settings.get("text_config")
+        tied = all(s.get("tie_word_embeddings", True) for s in (settings, text) if isinstance(s, Mapping))
+        if not tied and any(name.endswith("lm_head.weight") for name in self._tensors):
+            raise _own_head(folder)
         self._prefix = next((p for p in HF_PREFIXES if p + HF_MODEL["embed"] in self._tensors), None)
         if self._prefix is None:
             raise ModelError(f"{folder} has no tensor embed_tokens.weight under any known prefix")
@@ -166,6 +171,10 @@ class HFCheckpoint:
         self._tensors[name].check(FLOATS)
         less_one = self.config.model_type == "gemma3" and field.endswith("norm")
         return PlainTensor(self._tensors[name], 1.0 if less_one else 0.0)
+
+
+def _own_head(path: Path) -> ModelError:
+    return ModelError(f"{path} has an output head of its own; rvchat runs models whose head is the embedding")
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
@@ -224,12 +233,26 @@ class GGUFCheckpoint:
         self.file = GGUF.open(path)
         self.config = ModelConfig.from_gguf(self.file.metadata, tuple(self.file.tensors))
         self._check_rope()
+        self._check_head()
 
     def tensor(self, field: str, layer: int | None = None) -> Tensor:
         name = GGUF_MODEL[field] if layer is None else f"blk.{layer}.{GGUF_LAYER[field]}"
         if name not in self.file.tensors:
             raise ModelError(f"{self.file.path} lacks the tensor {name}", "Fetch the file again.")
         return self.file.tensors[name]
+
+    def _check_head(self) -> None:
+        """Some files store the embedding a second time, as the head, in another form. A head of its own is something
+        else, and only its numbers tell."""
+        head = self.file.tensors.get("output.weight")
+        if head is None:
+            return
+        embedding = self.file.tensors.get(GGUF_MODEL["embed"])
+        if embedding is not None and embedding.shape == head.shape:
+            ours, theirs = (t.rows(0, SAMPLE_ROWS) for t in (embedding, head))
+            if np.square(ours - theirs).sum() <= SAME_HEAD * np.square(ours).sum():
+                return
+        raise _own_head(self.file.path)
 
     def _check_rope(self) -> None:
         """Gemma 4 files say which pairs of full layers turn by divisors of the frequencies: 1, or a huge number."""

@@ -5,6 +5,7 @@ Defaults are those of transformers' Gemma3TextConfig and Gemma4TextConfig, and o
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,7 +53,7 @@ class Fields:
 
     def real(self, name: str, default: float | None = None) -> float:
         value = self._present(name, default)
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
             raise self.wrong(name, value, "a number above 0")
         return float(value)
 
@@ -213,7 +214,7 @@ def _full_shape(f: Fields, kinds: Sequence[Kind], head_dim: int, kv_heads: int, 
         return f.number("global_head_dim"), full_kv if value_is_key else kv_heads
     shapes = set()
     for key in overrides.values:
-        layer = int(key) if str(key).isdecimal() else -1
+        layer = int(key) if str(key).isdecimal() and len(key) < 10 else -1
         if not 0 <= layer < len(kinds) or kinds[layer] != "full":
             raise ModelError(f"config.json gives layer {key!r} a shape in per_layer_config; only full layers have one")
         own = overrides.within(key)

@@ -20,10 +20,9 @@ from typing import Any
 
 import jax
 import numpy as np
-import numpy.typing as npt
 
 from rvchat.engine.config import KINDS, ModelConfig, layer_weights, model_weights
-from rvchat.engine.loading import Loader
+from rvchat.engine.loading import ALIGNMENT, Loader
 from rvchat.engine.params import Layers, Params, PerLayerParams, SegmentParams
 from rvchat.engine.safetensors import StoredTensor, open_file, read_metadata
 from rvchat.engine.storage import Storage, copy_name
@@ -33,7 +32,6 @@ from rvchat.kernels.quantised import GROUP, Quantised, QuantisedRows, values_of
 
 # Of how parameters are laid out; a copy with another number is made again.
 VERSION = 6
-ALIGNMENT = 64
 NAMES: Mapping[str, str] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8", "uint16": "U16"}
 
 
@@ -78,7 +76,7 @@ class Copy:
                 os.fchmod(out.fileno(), 0o600)
                 out.write(_header(tensors, self.origin))
                 for array in tensors.values():
-                    out.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+                    out.write(_bytes_of(array))
                     out.write(b"\0" * (-array.nbytes % ALIGNMENT))
                 out.flush()
                 os.fsync(out.fileno())
@@ -121,17 +119,24 @@ def worth_keeping(params: Params) -> bool:
     return any(isinstance(leaf, Quantised | QuantisedRows) for leaf in leaves)
 
 
-def _flat(params: Params) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+def _bytes_of(array: jax.Array) -> memoryview:
+    """An array's bytes, from its place on a CPU or from a copy that goes when they are written: an array of another
+    device would keep the copy that numpy makes of it."""
+    here = jax.device_put(array, jax.devices("cpu")[0])
+    return np.ascontiguousarray(here).reshape(-1).view(np.uint8).data
+
+
+def _flat(params: Params) -> Iterator[tuple[str, jax.Array]]:
     """Every array but the per-layer table, under a name that says where it belongs."""
 
-    def parts(name: str, value: Any) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    def parts(name: str, value: Any) -> Iterator[tuple[str, jax.Array]]:
         if isinstance(value, Quantised | QuantisedRows):
-            yield f"{name}.values", np.asarray(value.values)
-            yield f"{name}.scales", np.asarray(value.scales)
+            yield f"{name}.values", value.values
+            yield f"{name}.scales", value.scales
             if value.columns is not None:
-                yield f"{name}.columns", np.asarray(value.columns)
+                yield f"{name}.columns", value.columns
         else:
-            yield name, np.asarray(value)
+            yield name, value
 
     yield from parts("embed", params.embed)
     yield from parts("final_norm", params.final_norm)
@@ -144,7 +149,7 @@ def _flat(params: Params) -> Iterator[tuple[str, npt.NDArray[Any]]]:
                 yield from parts(f"{i}.{kind}.{field}", value)
 
 
-def _header(tensors: Mapping[str, npt.NDArray[Any]], origin: str) -> bytes:
+def _header(tensors: Mapping[str, jax.Array], origin: str) -> bytes:
     """The safetensors header. Padding between tensors is given to the tensor before as bytes of its own."""
     entries: dict[str, Any] = {"__metadata__": {"origin": origin}}
     at = 0

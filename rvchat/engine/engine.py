@@ -18,7 +18,7 @@ from rvchat.engine.copies import Copy, load_params
 from rvchat.engine.generation import Generation
 from rvchat.engine.loading import Loader, Progress
 from rvchat.engine.mappings import give_up_programs
-from rvchat.engine.memory import KVPlan
+from rvchat.engine.memory import KVPlan, available_bytes
 from rvchat.engine.pages import PageTable, empty_pools
 from rvchat.engine.pages import Sequence as PageSequence
 from rvchat.engine.params import Params, bytes_of
@@ -50,14 +50,18 @@ class Engine:
         ladder: Sequence[int] = LADDER,
         page_size: int = PAGE_SIZE,
         compact: bool = False,
+        free: int | None = None,
     ) -> None:
         """`params` decide what activations are computed in. `ladder` and `page_size` change speed and no result.
-        `compact`: keys and values in bfloat16, whatever activations are in."""
+        `compact`: keys and values in bfloat16, whatever activations are in. `free`: bytes of memory beside the
+        parameters, of which a share goes to keys and values where nobody says how much; the device's own if None."""
+        if max_context is not None and max_context < 2:
+            raise BadInputError(f"max_context={max_context} has no room for a question and an answer", "Ask for more.")
         give_up_programs()
         dtype = jnp.dtype(params.final_norm.dtype)
         if compact and dtype == jnp.float32:
             dtype = BITS
-        plan = KVPlan.make(config, dtype.itemsize, page_size, ladder[-1], kv_memory, max_context)
+        plan = KVPlan.make(config, dtype.itemsize, page_size, ladder[-1], kv_memory, max_context, free)
         self.config = config
         self.notices: tuple[str, ...] = ()
         self.max_context = plan.max_context
@@ -94,10 +98,21 @@ class Engine:
         progress = progress or quiet
         progress("open", 0.0)
         checkpoint = open_checkpoint(path)
-        storage = Storage.decide(weights, dtype, jax.devices()[0], checkpoint)
+        device = jax.devices()[0]
+        available = available_bytes(device)
+        storage = Storage.decide(weights, dtype, device, checkpoint)
         copy = None if copies is None else Copy.of(Path(copies), Path(path).expanduser(), checkpoint.config, storage)
         params, notices = load_params(Loader(checkpoint, storage, progress), copy)
-        engine = cls(checkpoint.config, params, kv_memory=kv_memory, max_context=max_context, compact=not storage.exact)
+        # Asked afterwards, the system would count weights that are mapped from their copy as free.
+        free = None if available is None else max(0, available - bytes_of(params))
+        engine = cls(
+            checkpoint.config,
+            params,
+            kv_memory=kv_memory,
+            max_context=max_context,
+            compact=not storage.exact,
+            free=free,
+        )
         engine.notices = notices
         engine.warm_up(progress)
         return engine
@@ -210,7 +225,8 @@ class Engine:
     def generate_many(self, requests: Sequence[Request]) -> Iterator[tuple[int, TokenChunk]]:
         """Continues up to 8 requests in the same steps; each chunk comes with the number of its request.
 
-        What their ids have in common is read once. Closing the iterator cancels all. Raises as `generate` does.
+        Whole pages that their ids have in common are read once. Closing the iterator cancels all. Raises as `generate`
+        does.
         """
         if not 1 <= len(requests) <= SEQUENCES[-1]:
             raise BadInputError(f"{len(requests)} requests at once are not between 1 and {SEQUENCES[-1]}")

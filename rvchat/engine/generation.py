@@ -37,7 +37,10 @@ class Answer:
     sequence: PageSequence = field(default_factory=PageSequence)
     reused: int = 0
     began: float = field(default_factory=time.perf_counter)
+    # Where several answers are made, each prompt is read by itself, and then all are decoded together.
+    reading_from: float | None = None
     first_token_at: float | None = None
+    decoding_from: float | None = None
     new_tokens: int = 0
     issued: int = 0
     exhausted: bool = False
@@ -75,15 +78,17 @@ class Answer:
 
     def chunk(self, ids: tuple[int, ...], finish: FinishReason | None) -> TokenChunk:
         now = time.perf_counter()
-        first = self.first_token_at if self.first_token_at is not None else now
+        reading = now if self.reading_from is None else self.reading_from
+        first = now if self.first_token_at is None else self.first_token_at
+        decoding = now if self.decoding_from is None else self.decoding_from
         self.finished = finish is not None
         stats = Stats(
             prompt_tokens=len(self.request.ids),
             reused_tokens=self.reused,
             new_tokens=self.new_tokens,
             ttft_s=first - self.began,
-            prefill_s=first - self.began,
-            decode_s=now - first,
+            prefill_s=first - reading,
+            decode_s=now - decoding,
         )
         return TokenChunk(ids, finish, stats)
 
@@ -127,6 +132,7 @@ class Generation:
 
     def _start(self, answer: Answer) -> tuple[TokenChunk, Answers | None]:
         """Reads the prompt and delivers the first token, before anything else is done."""
+        answer.reading_from = time.perf_counter()
         ids, table = list(answer.request.ids), self.runner.table
         answer.sequence, answer.reused = table.begin(ids)
         table.keep(answer.sequence, len(ids))
@@ -156,6 +162,7 @@ class Generation:
         stop_ids = np.full((len(state.token), MOST_STOP_IDS), -1, np.int32)
         for row, answer in enumerate(answers):
             stop_ids[row, : len(answer.request.stop_ids)] = answer.request.stop_ids
+            answer.decoding_from = time.perf_counter()
         calls: deque[tuple[Call, list[Answer]]] = deque()
         while not all(answer.finished for answer in answers):
             while len(calls) < CALLS and (active := [a for a in answers if a.goes_on]):

@@ -27,6 +27,9 @@ STRING, ARRAY = 8, 9
 
 MAX_DIMENSIONS = 4
 MAX_KEYS = 1 << 16
+MAX_TENSORS = 1 << 16
+# Of an array: sixteen times Gemma's vocabulary.
+MAX_STRINGS = 1 << 22
 
 
 class StringArray(Sequence[bytes]):
@@ -174,6 +177,8 @@ class _Header:
     def strings(self, count: int) -> StringArray:
         if count * 8 > self.size - self.at:
             raise self.cut_short()
+        if count > MAX_STRINGS:
+            raise self.nonsense(f"an array of {count:,} strings")
         data, at, end = self.data, self.at, self.size
         read_length = struct.Struct("<Q").unpack_from
         starts, lengths = [], []
@@ -209,7 +214,7 @@ class _Header:
         if version not in (2, 3):
             raise ModelError(f"{self.path} is GGUF version {version}; rvchat reads 2 and 3", "Use a newer file.")
         tensors, keys = self.unpack("Q"), self.unpack("Q")
-        if keys > MAX_KEYS or tensors * 24 > self.size:
+        if keys > MAX_KEYS or tensors > MAX_TENSORS or tensors * 24 > self.size:
             raise self.nonsense(f"it promises {tensors:,} tensors and {keys:,} settings in {self.size:,} bytes")
         metadata: dict[str, Any] = {}
         for _ in range(keys):

@@ -6,6 +6,7 @@ to multiply, so that the model must run as far as it is loaded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,6 +34,9 @@ BLOCK_VALUES = 1 << 22
 # The scales of columns are taken from runs of rows here and there.
 SAMPLES, SAMPLE_ROWS = 64, 64
 
+# Bytes. What XLA wants of an address to use what is there.
+ALIGNMENT = 64
+
 DTYPES = {"float32": np.dtype(np.float32), "bf16": np.dtype(jnp.bfloat16)}
 FORMS = {"float32": "F32", "bf16": "BF16"}
 
@@ -50,8 +54,8 @@ class Filling:
         """`count` weights whose shape ends in [outputs, inputs], their scales stored as `scales`."""
         outputs, inputs = shape[-2:]
         return cls(
-            np.empty(values_of(4 if form == "int4" else 8, count, outputs, inputs), np.uint16),
-            np.empty((count, inputs // GROUP, outputs), scales),
+            aligned(values_of(4 if form == "int4" else 8, count, outputs, inputs), np.uint16),
+            aligned((count, inputs // GROUP, outputs), scales),
             np.ones((count, inputs), np.float32),
         )
 
@@ -148,6 +152,7 @@ class Loader:
             moments = calibration.through(segment, offset, stacks[kind], weights, lambda: self._advance(0))
             for name, tensor in tensors.items():
                 self.round(filled[kind][name], place, tensor, weights[name], moments[name])
+            del weights, moments
         whole = {
             kind: stacks[kind] | {name: stack.on_device(self.storage.exact) for name, stack in filled[kind].items()}
             for kind in KINDS
@@ -181,7 +186,7 @@ class Loader:
     def filled(self, tensors: list[Tensor], form: Form) -> npt.NDArray[Any]:
         """# [tensors, *shape]"""
         shape = tensors[0].shape if tensors[0].shape != (1,) else ()
-        out = np.empty((len(tensors), *shape), DTYPES[form])
+        out = aligned((len(tensors), *shape), DTYPES[form])
         for place, tensor in enumerate(tensors):
             matrix = out[place : place + 1].reshape(-1, shape[-1] if shape else 1)
             for start, stop in self.blocks(matrix.shape):
@@ -223,7 +228,7 @@ class Loader:
         if form != "int8":
             return self.plain([tensor], form)[0]
         vocab = weight.shape[0]
-        values, scales = np.empty(weight.shape, np.int8), np.empty((vocab, 1), np.float32)
+        values, scales = aligned(weight.shape, np.int8), aligned((vocab, 1), np.float32)
         columns = quantising.table_columns(self.sample(tensor, 0, vocab))
         for start, stop in self.blocks(weight.shape):
             values[start:stop], scales[start:stop, 0] = quantising.int8_rows(tensor.rows(start, stop) / columns)
@@ -257,6 +262,15 @@ class Loader:
         self.progress("read", min(1.0, self._done / self._total))
 
 
+def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """An array to be filled, at an address that lets a CPU use it as it is: `on_device` copies it otherwise."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
 def on_device(array: npt.NDArray[Any]) -> jax.Array:
+    """# array, which must not be changed afterwards"""
     placed: jax.Array = jax.device_put(array)
     return placed

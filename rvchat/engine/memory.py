@@ -17,7 +17,8 @@ RESERVE = 600 << 20
 
 
 def available_bytes(device: jax.Device) -> int | None:
-    """Free bytes of the device's memory; of the machine's (or its container's) for a CPU. None where nothing says."""
+    """Free bytes of the device's memory; for a CPU of the machine's, or of its container's in cgroup v2. None where
+    nothing says."""
     if device.platform != "cpu":
         stats = device.memory_stats() or {}
         limit, used = stats.get("bytes_limit"), stats.get("bytes_in_use", 0)
@@ -41,14 +42,16 @@ def _meminfo_available() -> int | None:
     return None if value is None else int(value.split()[0]) * 1024
 
 
-def _cgroup_available() -> int | None:
-    folder = Path("/sys/fs/cgroup")
+def _cgroup_available(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
     try:
         limit = (folder / "memory.max").read_text().strip()
         used = int((folder / "memory.current").read_text())
+        fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        cached = int(fields.get("active_file", 0)) + int(fields.get("inactive_file", 0))
     except (OSError, ValueError):  # no cgroup v2, or no limit file at its root
         return None
-    return None if limit == "max" else int(limit) - used
+    # Pages of files that were read, a model's own among them, go when a program needs the memory.
+    return None if limit == "max" else int(limit) - used + cached
 
 
 def gigabytes(count: int) -> str:

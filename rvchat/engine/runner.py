@@ -79,6 +79,14 @@ class Runner:
             best = rung
         return best
 
+    def _timed(self, length: int, seconds: float) -> None:
+        """Notes how long a piece took. One that was slow far into a text, or on a busy machine, is not slow for ever:
+        it is tried again when a shorter one promises that it will be quick."""
+        self.seconds[length] = seconds
+        for longer in self.ladder:
+            if longer > length and seconds * longer / length <= self.prompt_seconds:
+                self.seconds.pop(longer, None)
+
     def steps(self, remaining: int) -> int:
         """How many steps the next call of decoding takes."""
         quick = 1 if self.step_seconds is None else int(CALL_SECONDS / self.step_seconds)
@@ -112,11 +120,13 @@ class Runner:
         """Reads a piece of a prompt and waits for it; where `final`, the token after it. # draw, int32 [1]"""
         chunk = self._chunk(sequence, ids, start)
         length = chunk.tokens.shape[1]
+        for pool in self.pools.values():
+            pool.keys.block_until_ready()  # a call that was cancelled may still be at work
         began = time.perf_counter()
         self.pools, draw, token = advance(self.config, self.params, self.pools, chunk, draw, jnp.asarray(final))
         token.block_until_ready()
         if length in self._compiled:
-            self.seconds[length] = time.perf_counter() - began
+            self._timed(length, time.perf_counter() - began)
         self._compiled.add(length)
         return draw, token
 
@@ -137,7 +147,9 @@ class Runner:
         """Issues `steps` steps for each row, without waiting: of a sequence that has room for them, after the token at
         a position; None where a row has ended. stop_ids: int32 [S, n]."""
         count = len(answers.token)
-        start, active = np.zeros(count, np.int32), np.zeros(count, bool)
+        # Pages are looked through from the first that any row needs, so a row that has ended stands beside the others.
+        first = min((row[1] for row in rows if row is not None), default=0)
+        start, active = np.full(count, first, np.int32), np.zeros(count, bool)
         tables = {kind: np.full((count, self.table.context_pages), SCRATCH, np.int32) for kind in KINDS}
         for i, row in enumerate(rows):
             if row is not None:

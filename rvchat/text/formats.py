@@ -89,7 +89,7 @@ def has_chat_template(path: str | Path) -> bool:
     config = path / "tokenizer_config.json"
     try:
         return config.is_file() and bool(json.loads(config.read_bytes()).get("chat_template"))
-    except (ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ModelError(f"{config} is not a JSON object: {error}", "Fetch the file again.") from error
 
 

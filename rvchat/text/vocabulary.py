@@ -6,8 +6,9 @@ of the control tokens. A SentencePiece vocabulary in GGUF has scores and no merg
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 _HTML_TAG = re.compile(r"</?(?!(?:pad|eos|bos|unk|mask)>)[a-z]+[1-6]?>")
 _PART_END = re.compile(r"\w(?=[ \n])")
 _PART = 4096
+# Of Gemma's pieces the longest has 93 characters.
+_LONGEST = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +43,8 @@ class Vocabulary:
 
 def read_json(path: Path) -> Vocabulary:
     """The vocabulary of a tokenizer.json. Raises ModelError where it is not a byte-pair encoder with byte fallback."""
-    try:
+    with _library(f"{path} is not a tokenizer.json"):
         encoder = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing narrower
-        raise ModelError(f"{path} is not a tokenizer.json: {error}", "Fetch the file again.") from error
     model = encoder.model
     if not (isinstance(model, models.BPE) and model.byte_fallback):
         raise ModelError(f"{path} holds a {type(model).__name__} tokenizer without byte fallback", _HINT)
@@ -64,17 +65,20 @@ def read_gguf(path: Path, metadata: dict[str, Any]) -> Vocabulary:
     try:
         pieces = [piece.decode().replace(" ", SPACE) for piece in metadata["tokenizer.ggml.tokens"]]
         kinds = [int(kind) for kind in metadata["tokenizer.ggml.token_type"]]
+        if len(kinds) != len(pieces):
+            raise ValueError(f"it has {len(pieces):,} pieces and the kinds of {len(kinds):,}")
         if family == "llama":
             merges = merges_of_scores(pieces, kinds, [float(score) for score in metadata["tokenizer.ggml.scores"]])
         else:
             merges = [_merge(merge.decode()) for merge in metadata["tokenizer.ggml.merges"]]
         ids = {piece: number for number, piece in enumerate(pieces)}
         unknown = next((piece for piece, kind in zip(pieces, kinds, strict=True) if kind == UNKNOWN), "<unk>")
-        model = models.BPE(vocab=ids, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     except KeyError as error:
         raise ModelError(f"{path} has a vocabulary without {error.args[0]}", "Fetch the file again.") from error
-    except Exception as error:  # the library raises nothing narrower, of merges that name no piece
+    except (ValueError, TypeError, AttributeError) as error:
         raise ModelError(f"The vocabulary of {path} is damaged: {error}", "Fetch the file again.") from error
+    with _library(f"The vocabulary of {path} is damaged"):  # merges that name no piece
+        model = models.BPE(vocab=ids, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     encoder = tokenizers.Tokenizer(model)
     encoder.normalizer = normalizers.Replace(" ", SPACE)
     # A converter marks the control tokens that a program may want to show as user-defined, too.
@@ -86,6 +90,18 @@ def read_gguf(path: Path, metadata: dict[str, Any]) -> Vocabulary:
     return _vocabulary(encoder, {piece: ids[piece] for piece in control})
 
 
+@contextlib.contextmanager
+def _library(wrong: str) -> Iterator[None]:
+    """What the library raises, as a ModelError that begins with what is wrong. It raises nothing narrower than
+    Exception, and of a file that makes its Rust code panic not even that."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise ModelError(f"{wrong}: {error}", "Fetch the file again.") from error
+
+
 def merges_of_scores(pieces: Sequence[str], kinds: Sequence[int], scores: Sequence[float]) -> list[tuple[str, str]]:
     """The merges of a SentencePiece vocabulary, most urgent first: every way to put a piece together from two others,
     the piece with the best score first. Runs of one blank come before everything, the longest first, as SentencePiece
@@ -93,6 +109,8 @@ def merges_of_scores(pieces: Sequence[str], kinds: Sequence[int], scores: Sequen
     known = set(pieces)
 
     def halve(piece: str, into: list[tuple[str, str]]) -> None:
+        if len(piece) > _LONGEST:
+            raise ValueError(f"a piece has {len(piece):,} characters")
         for at in range(len(piece) - 1, 0, -1):
             left = piece[:at]
             if left in known:
@@ -144,7 +162,8 @@ def _vocabulary(encoder: tokenizers.Tokenizer, control: dict[str, int]) -> Vocab
     encoder.encode_special_tokens = True  # that is: spell control tokens out, like any other text
 
     def encode(text: str) -> list[int]:
-        return [number for part in _parts(text) for number in encoder.encode(part, add_special_tokens=False).ids]
+        with _library("The model's vocabulary cannot be used"):
+            return [number for part in _parts(text) for number in encoder.encode(part, add_special_tokens=False).ids]
 
     size = encoder.get_vocab_size()
     if size and encoder.id_to_token(size - 1) is None:  # ids with gaps

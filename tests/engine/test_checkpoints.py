@@ -246,6 +246,9 @@ def test_a_head_of_its_own(folder: Callable[[str], Folder]) -> None:
     load(model.write())  # a copy of the embedding, as some tools write it
     model.config["tie_word_embeddings"] = False
     refused(model.write(), "head of its own")
+    del model.config["tie_word_embeddings"]
+    model.config["text_config"] = {**model.config.get("text_config", {}), "tie_word_embeddings": False}
+    refused(model.write(), "head of its own")
 
 
 def test_a_missing_shard(folder: Callable[[str], Folder]) -> None:

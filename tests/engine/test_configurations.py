@@ -94,6 +94,7 @@ WRONG: list[tuple[str, Any]] = [
     ("rope_parameters", {"full_attention": {"rope_type": "yarn"}, "sliding_attention": {"rope_type": "default"}}),
     ("rms_norm_eps", "small"),
     ("rms_norm_eps", -1e-6),
+    ("rms_norm_eps", 10**400),
     ("final_logit_softcapping", "30"),
     ("final_logit_softcapping", float("nan")),
     ("num_kv_shared_layers", 35),
@@ -106,6 +107,7 @@ WRONG: list[tuple[str, Any]] = [
     ("per_layer_config", {"full": {"head_dim": 512}}),
     ("per_layer_config", {"4": {"head_dim": 512}, "9": {"head_dim": 256}}),
     ("per_layer_config", {"4": 512}),
+    ("per_layer_config", {"4" * 5000: {"head_dim": 512}}),
     ("eos_token_id", "</s>"),
     ("hidden_size_per_layer_input", -256),
 ]

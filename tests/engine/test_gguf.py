@@ -68,6 +68,39 @@ def test_the_model_itself_is_read() -> None:
     read(MODEL)
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_a_head_beside_the_embedding(same: bool, tmp_path: Path) -> None:
+    """Some files hold the embedding twice, in two forms; a head of its own would be left out without a word."""
+    embedding = GGUF.open(MODEL).tensors["token_embd.weight"].rows()
+    head = embedding if same else np.random.default_rng(0).permutation(embedding)
+    path = written(tmp_path / "head.gguf", lambda w: copied(w, {"output.weight": head.astype(np.float16)}))
+    if same:
+        read(path)
+    else:
+        refused(path, "head of its own")
+
+
+def copied(writer: gguf.GGUFWriter, more: dict[str, Any]) -> None:
+    """The model's settings and tensors, and `more` tensors."""
+    reader = gguf.GGUFReader(MODEL)
+    for name, field in reader.fields.items():
+        if name.startswith("GGUF.") or name == "general.architecture":
+            continue
+        kind = field.types[0]
+        writer.add_key_value(
+            name, field.contents(), kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+        )
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    for name, data in more.items():
+        writer.add_tensor(name, data)
+
+
+def test_more_strings_than_any_vocabulary_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rvchat.engine.gguf.MAX_STRINGS", 100)
+    refused(MODEL, "an array of", "strings")
+
+
 # --- block formats --------------------------------------------------------------------------------------------------
 
 

@@ -304,6 +304,30 @@ def neighbours_change_no_score(model: Any, count: int) -> None:
         assert np.abs(text - found[1][row + 1]).max() <= TOLERANCE
 
 
+def test_the_time_of_each_is_its_own(golden: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts are read one after another; what the others take is nobody's speed."""
+    engine, _ = ledger_engine(golden("gemma4-e2b").config, {"full": 60, "sliding": 60}, 4, 96, (16,))
+    runner, now = engine._runner, [0.0]
+    read, decode = runner.read, runner.decode
+
+    def slow_read(sequence: Any, ids: Any, *rest: Any, **options: Any) -> Any:
+        now[0] += len(ids)
+        return read(sequence, ids, *rest, **options)
+
+    def slow_decode(rows: Any, answers: Any, stop_ids: Any, steps: int) -> Any:
+        now[0] += steps
+        return decode(rows, answers, stop_ids, steps)
+
+    monkeypatch.setattr(runner, "read", slow_read)
+    monkeypatch.setattr(runner, "decode", slow_decode)
+    monkeypatch.setattr("rvchat.engine.generation.time.perf_counter", lambda: now[0])
+    prompts = [[2, *[110 + number] * length] for number, length in enumerate((9, 19, 29))]
+    requests = [Request(prompt, GREEDY, max_new_tokens=21) for prompt in prompts]
+    last = [chunks[-1].stats for chunks in sorted_out(engine.generate_many(requests), 3)]
+    assert [stats.prefill_s for stats in last] == [10, 20, 30]
+    assert [stats.decode_s for stats in last] == [20, 20, 20]
+
+
 def test_neighbours_change_no_score(model: Any) -> None:
     neighbours_change_no_score(model, 4)
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rvchat.engine.config import KINDS, Kind, ModelConfig
 from rvchat.engine.engine import Engine
-from rvchat.engine.memory import KVPlan
+from rvchat.engine.loading import aligned, on_device
+from rvchat.engine.memory import KVPlan, _cgroup_available
 from rvchat.engine.params import bytes_of
 from rvchat.errors import BadInputError, DoesNotFitError, OutOfMemoryError
 from rvchat.types import Request, Sampling, TokenChunk
@@ -368,3 +371,38 @@ def test_the_window_where_a_turn_starts_is_marked_before_the_turn_is_read(small:
     chunks = list(engine.generate(Request(edited, GREEDY, max_new_tokens=9)))
     assert chunks[-1].stats.reused_tokens == 32
     assert ids_of(chunks) == continued(edited, 0, 9)
+
+
+# --- what there is ---------------------------------------------------------------------------------------------------
+
+
+def test_files_that_a_container_has_read_are_not_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text("8000000000\n")
+    (tmp_path / "memory.current").write_text("7000000000\n")
+    (tmp_path / "memory.stat").write_text("anon 2000000000\ninactive_file 4000000000\nactive_file 1000000000\n")
+    assert _cgroup_available(tmp_path) == 6_000_000_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert _cgroup_available(tmp_path) is None
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.float32])
+def test_what_was_filled_is_used_where_it_is(dtype: Any) -> None:
+    """A copy of all weights would be needed beside them otherwise."""
+    for size in (1, 33, 100_000):
+        filled = aligned((size,), dtype)
+        filled[:] = 3
+        placed = on_device(filled)
+        assert placed.unsafe_buffer_pointer() == filled.ctypes.data
+        assert (np.asarray(placed) == 3).all()
+
+
+def test_a_context_without_room_for_an_answer_is_refused(model: Any) -> None:
+    with pytest.raises(BadInputError, match="max_context=1"):
+        model.engine(max_context=1)
+
+
+def test_a_share_of_what_is_beside_the_weights_goes_to_pages(model: Any) -> None:
+    """Where nobody says how much."""
+    small, large = (model.engine(kv_memory=None, max_context=None, free=free) for free in (4 << 20, 1 << 30))
+    assert bytes_of(small._runner.pools) <= 1 << 20
+    assert small.max_context < large.max_context

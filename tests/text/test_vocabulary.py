@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 from rvchat.errors import ModelError
 from rvchat.text import Tokenizer, has_chat_template
-from rvchat.text.vocabulary import merges_of_scores
+from rvchat.text.vocabulary import merges_of_scores, read_json
 
 DATA = Path(__file__).parents[1] / "data" / "text"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
@@ -142,6 +144,7 @@ def test_merges_follow_from_scores() -> None:
         ({"model": "llama", "tokens": ["a"]}, "token_type"),
         ({"model": "gemma4", "tokens": ["a"], "merges": ["ab"]}, "damaged"),
         ({"model": "gemma4", "tokens": ["a"], "merges": ["a b"]}, "damaged"),
+        ({"model": "gemma4", "tokens": ["a", "b"], "merges": []}, "2 pieces and the kinds of 1"),
         ({}, "kind None"),
     ],
 )
@@ -157,6 +160,25 @@ def test_a_vocabulary_that_cannot_be_read_is_refused(tmp_path: Path, tokens: dic
 
     with pytest.raises(ModelError, match=message):
         Tokenizer.load(write(tmp_path / "bad.gguf", fill))
+
+
+# Rust code of the library panics of these: the first when it is read, the second when a text is.
+NO_MAP, WRONG_MAP = "AAAA", base64.b64encode(struct.pack("<I256I", 1024, *[0x7FFFFFFF] * 256) + b"a").decode()
+
+
+@pytest.mark.parametrize("charsmap", [NO_MAP, WRONG_MAP])
+def test_a_file_that_makes_the_library_panic_is_refused(tmp_path: Path, published: Published, charsmap: str) -> None:
+    """A panic is no Exception: a thread would end of it."""
+    forged = {**published, "normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap}}
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(forged))
+    with pytest.raises(ModelError):
+        read_json(path).encode("hello, world")
+
+
+def test_a_piece_too_long_to_be_halved_is_refused() -> None:
+    with pytest.raises(ValueError, match="100,000 characters"):
+        merges_of_scores(["a" * 100_000], [NORMAL], [0.0])
 
 
 def test_gaps_in_the_ids_are_known(tok: Tokenizer, published: Published) -> None:
