@@ -25,14 +25,15 @@ HALF = 150_000
 
 
 class Watched:
-    """A download, and what was heard of it. It waits for a stalled hub for longer than any test here takes."""
+    """A download, and what was heard of it. After a stall, which is when the last of it is heard, it
+    waits for longer than any test here takes."""
 
     def __init__(self, paths: Paths) -> None:
         entry = catalogue.read(paths).find(GGUF)
         assert entry is not None
         self.states: list[State] = []
         self.half = threading.Event()
-        self.download = Download(entry, paths, self.changed, replace(QUICK, window=60.0))
+        self.download = Download(entry, paths, self.changed, replace(QUICK, pauses=(60.0,)))
 
     def changed(self, download: Download) -> None:
         if not self.states or self.states[-1] != download.state:
