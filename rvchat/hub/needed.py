@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Sequence
@@ -88,6 +89,14 @@ def likely(pin: Pin) -> list[RemoteFile]:
     names = (CONFIG, TOKENIZER, INDEX, *OPTIONAL)
     first = [found for name in names if (found := pin.file(name)) is not None]
     return [*first, *(f for f in pin.files if f.name.startswith("model") and f.name.endswith(".safetensors"))]
+
+
+def told(pin: Pin, snapshot: Path) -> list[RemoteFile]:
+    """`likely`, and what the index in `snapshot` names, where it is there."""
+    found = likely(pin)
+    with contextlib.suppress(ModelError):
+        found += [file for file in large(pin, snapshot) if file not in found]
+    return found
 
 
 def gguf(pin: Pin, part: str) -> RemoteFile:

@@ -107,13 +107,12 @@ def _remove_files(
     path = snapshot / pin.model  # which may lead to a file that another version has as well
     if path.resolve() not in {(place.snapshot(other.commit) / other.model).resolve() for other in others}:
         freed += remove_copies(path, paths)
-    used = {file.name for other in same for file in needed.likely(other)}
+    used = {file.name for other in same for file in needed.told(other, snapshot)}
     kept, soon = _blobs(others), _blobs([other for other in others if _is_same_model(other, pin)])
-    names = [snapshot / file.name for file in files if file.name not in used]
-    if not same and not any((snapshot / file.name).exists() for file in needed.ggufs(pin) if file.name != pin.model):
-        names = [path for path in snapshot.rglob("*") if path.is_symlink() or path.is_file()]
-    freed += sum(_unlink_linked(path, place, soon) for path in names)
-    for file in files:
+    # Nothing but these: other programs keep theirs in the same folder.
+    own = {file.name: file for file in (*files, *needed.told(pin, snapshot))}.values()
+    freed += sum(_unlink_linked(snapshot / file.name, place, soon) for file in own if file.name not in used)
+    for file in own:
         if file.blob not in kept:
             freed += partials.remove(place, file)
             freed += 0 if _is_linked(place.blob(file.blob), place) else _unlink(place.blob(file.blob))
@@ -136,7 +135,8 @@ def _tidy(place: RepositoryPlace, pin: Pin, others: Sequence[Pin]) -> None:
         return
     shutil.rmtree(snapshot, ignore_errors=True)
     snapshots = place.folder / "snapshots"
-    if not others and (not snapshots.is_dir() or not any(snapshots.iterdir())):
+    # A file that another program is fetching is a blob that no snapshot has yet.
+    if not others and not any(any(folder.glob("*")) for folder in (snapshots, place.folder / "blobs")):
         shutil.rmtree(place.folder, ignore_errors=True)
         return
     for ref in (place.folder / "refs").rglob("*"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -141,6 +142,47 @@ def test_what_another_program_fetched_beside_it_is_found(
     assert pull(Q4).exists()
     removing.remove(installed(paths)[GGUF], paths)
     assert set(installed(paths)) == {Q4}
+
+
+def test_removing_leaves_what_another_program_fetched(
+    hub: Hub, pull: Pulls, paths: Paths, two: dict[str, bytes]
+) -> None:
+    others = {
+        "mmproj-F16.gguf": b"sees",
+        "BF16/m-00001-of-00002.gguf": b"shard",
+        "imatrix.dat": b"1",
+        "README.md": b"#",
+    }
+    hub.add(GGUF, two | others)
+    path = pull(Q4)
+    cache = Place.of().cache
+    for name in others:
+        huggingface_hub.hf_hub_download(GGUF, name, cache_dir=cache, endpoint=hub.endpoint)
+    assert removing.remove(installed(paths)[Q4], paths) == len(two["m-Q4_0.gguf"])
+    assert {name: (path.parent / name).read_bytes() for name in others} == others
+    assert not path.exists()
+    assert not huggingface_hub.scan_cache_dir(cache).warnings
+
+
+def test_removing_leaves_what_another_program_is_fetching(
+    hub: Hub, pull: Pulls, paths: Paths, two: dict[str, bytes]
+) -> None:
+    pull(Q4)
+    coming = Place.of().repository(GGUF).blob(f"{'0' * 64}.incomplete")
+    coming.write_bytes(b"half")
+    removing.remove(installed(paths)[Q4], paths)
+    assert coming.read_bytes() == b"half"
+
+
+def test_removing_takes_weights_that_the_index_alone_names(hub: Hub, pull: Pulls, paths: Paths) -> None:
+    files = checkpoint("gemma3")
+    weights = files.pop("model.safetensors")
+    header = json.loads(weights[8 : 8 + int.from_bytes(weights[:8], "little")])
+    index = {"weight_map": {name: "weights.safetensors" for name in header if name != "__metadata__"}}
+    hub.add(REPO, files | {"weights.safetensors": weights, "model.safetensors.index.json": json.dumps(index).encode()})
+    pull(REPO)
+    removing.remove(installed(paths)[REPO], paths)
+    assert not Place.of().repository(REPO).folder.exists()
 
 
 def test_safetensors_and_a_gguf_file_of_one_repository_are_two_models(hub: Hub, pull: Pulls, paths: Paths) -> None:
