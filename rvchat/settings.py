@@ -18,7 +18,7 @@ from tomlkit.items import Table
 
 from rvchat.config import private_folder
 from rvchat.errors import BadInputError
-from rvchat.types import Sampling
+from rvchat.types import LONGEST_ANSWER, Sampling
 
 DEFAULT_THEME = "rvchat-dark"
 
@@ -97,8 +97,8 @@ class _Reading:
         known = {"system", "thinking", "max_new_tokens", *_SAMPLING}
         self._problems.extend(f"unknown setting conversation.{name}" for name in sorted(set(conversation) - known))
         maximum = self._typed(conversation, "max_new_tokens", int, None)
-        if maximum is not None and maximum < 1:
-            self._problems.append(f"max_new_tokens is {maximum}; it must be 1 or more")
+        if maximum is not None and not 1 <= maximum <= LONGEST_ANSWER:
+            self._problems.append(f"max_new_tokens is {maximum}; it must be between 1 and {LONGEST_ANSWER}")
             maximum = None
         return Settings(
             model=self._typed(self._document, "model", str, None),
@@ -141,6 +141,8 @@ class _Reading:
                 sampling = replace(sampling, **change)
             except ValueError as error:
                 self._problems.append(str(error))
+            except OverflowError:
+                self._problems.append(f"{name} is a number too large to be used")
         return sampling
 
     def _texts(self, name: str) -> dict[str, str]:

@@ -14,6 +14,9 @@ from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "context", "memory", "cancelled"]
 
+LONGEST_ANSWER = 1 << 30
+"""Tokens that may be asked for: more than any context has, and a number that files can hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:

@@ -59,6 +59,14 @@ class Answering:
         self.outcome: Outcome | None = None
         self._asked = asked
 
+    def end(self, outcome: Outcome) -> bool:
+        """Decides how it ends. False where that was decided before. Needs the session's lock, under which it is also
+        decided that it begins: what has ended is never made."""
+        if self.outcome is not None:
+            return False
+        self.outcome = outcome
+        return True
+
     def stopped(self) -> Outcome:
         """How it ends when nothing more is made of it."""
         return Outcome(replace(self.draft.message(), status="stopped", finish="cancelled"))

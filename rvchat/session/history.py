@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +13,18 @@ from rvchat.session.draft import Draft
 from rvchat.types import Conversation, Message
 
 CHECKPOINT_S = 0.5
+RETRY_S = 3.0
+NAMED = 5
+
+SAVED = "The conversation is saved again, all of it."
+
+
+def lost(names: Sequence[str], problem: StoreError) -> str:
+    """What is said at the end of conversations that could not be saved."""
+    which = ", ".join(f"“{name}”" for name in names[:NAMED]) + (
+        f" and {len(names) - NAMED} more" * (len(names) > NAMED)
+    )
+    return f"Not saved completely: {which}. {problem}"
 
 
 class History(Protocol):
@@ -25,6 +38,7 @@ class History(Protocol):
     def update(self, message: Message) -> None: ...
     def set_leaf(self, conversation_id: str, message_id: str) -> None: ...
     def change(self, conversation_id: str, **fields: Any) -> Any: ...
+    def recover(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +52,12 @@ class _Write:
 class Ledger:
     """Writes conversations to the store, in order, from any thread.
 
-    A write that fails is kept with those that follow it in the same conversation, and all are tried again at that
-    conversation's next write, so that a disk that has room again has everything. `notify` hears when that begins for a
-    conversation and when it is over.
+    A write that fails is kept with those that follow it in the same conversation, and all are tried again every few
+    seconds and at that conversation's next write, so that a disk that has room again has everything. `notify` hears
+    when that begins for a conversation and when it is over.
 
     The answer that is being made is checkpointed every half second by a thread of its own: also when no token comes,
-    and without the engine waiting for the disk.
+    and without the engine waiting for the disk. The same thread tries again what was refused.
     """
 
     def __init__(self, store: History, notify: Callable[[str], None]) -> None:
@@ -51,6 +65,7 @@ class Ledger:
         self._notify = notify
         self._lock = threading.RLock()
         self._pending: dict[str, list[_Write]] = {}
+        self._problems: dict[str, StoreError] = {}
         self._draft: tuple[str, Draft] | None = None
         self._wake = threading.Event()
         self._closing = threading.Event()
@@ -72,10 +87,10 @@ class Ledger:
     def change(self, conversation_id: str, **fields: Any) -> None:
         self._write(conversation_id, _Write(lambda: self._store.change(conversation_id, **fields)))
 
-    def unsaved(self, conversation_id: str) -> bool:
-        """Whether the store is behind for that conversation."""
+    def unsaved(self) -> Mapping[str, StoreError]:
+        """The conversations for which the store is behind, with what it said last."""
         with self._lock:
-            return conversation_id in self._pending
+            return dict(self._problems)
 
     def watch(self, conversation_id: str, draft: Draft) -> None:
         """Checkpoints the draft until its message is settled."""
@@ -88,18 +103,14 @@ class Ledger:
         with self._lock:
             if self._draft is not None and self._draft[1].id == message.id:
                 self._draft = None
-                self._wake.clear()
         self.update(conversation_id, message)
 
-    def close(self) -> int:
-        """Tries once more what could not be written; returns how many conversations are still behind."""
+    def close(self) -> None:
+        """Tries once more what could not be written; `unsaved` has what is lost."""
         self._closing.set()
         self._wake.set()
         self._thread.join()
-        with self._lock:
-            for conversation_id in list(self._pending):
-                self._drain(conversation_id)
-            return len(self._pending)
+        self._retry()
 
     def _write(self, conversation_id: str, write: _Write) -> None:
         with self._lock:
@@ -116,13 +127,12 @@ class Ledger:
         writes.append(write)
         problem = self._drain(conversation_id)
         if problem is not None and not was_behind:
+            self._wake.set()
             return (
                 f"The conversation could not be saved: {str(problem).rstrip('.')}. It goes on in memory, "
                 "and is written as soon as that works again."
             )
-        if problem is None and was_behind:
-            return "The conversation is saved again, all of it."
-        return ""
+        return SAVED if problem is None and was_behind else ""
 
     def _drain(self, conversation_id: str) -> StoreError | None:
         writes = self._pending[conversation_id]
@@ -130,26 +140,43 @@ class Ledger:
             try:
                 writes[0].run()
             except StoreError as error:
+                self._problems[conversation_id] = error
                 return error
             del writes[0]
         del self._pending[conversation_id]
+        self._problems.pop(conversation_id, None)
         return None
+
+    def _retry(self) -> str:
+        """Tries everything again that was refused. Returns what the user should know of it."""
+        saved = False
+        for conversation_id in self.unsaved():
+            with self._lock:  # not held throughout: a store that is locked takes long to refuse
+                saved |= conversation_id in self._pending and self._drain(conversation_id) is None
+        return SAVED if saved else ""
 
     def _checkpoint(self) -> None:
         written: Message | None = None
+        tried = time.monotonic()
         while True:
             self._wake.wait()
             if self._closing.wait(CHECKPOINT_S):
                 return
-            notice = ""
+            notices: list[str] = []
             with self._lock:
                 if self._draft is not None:
                     conversation_id, draft = self._draft
                     message = draft.message()
                     if message != written:
-                        notice = self._apply(conversation_id, self._updating(message))
+                        notices.append(self._apply(conversation_id, self._updating(message)))
                         written = message
-            if notice:
+            if time.monotonic() - tried >= RETRY_S:
+                notices.append(self._retry())
+                tried = time.monotonic()
+            with self._lock:
+                if self._draft is None and not self._pending:
+                    self._wake.clear()
+            for notice in filter(None, notices):
                 self._notify(notice)
 
     def _updating(self, message: Message) -> _Write:

@@ -67,9 +67,9 @@ def ask(model: Model, asked: Asked) -> Prompted:
 
 def reader_for(model: Model, prompt: Prompted) -> OutputReader:
     """A reader that has heard the answer so far, so that what follows joins it without a seam."""
-    reader = OutputReader(model.tokenizer, in_reasoning=prompt.in_reasoning, stop=model.stop_texts)
-    reader.feed(prompt.begun_ids)
-    return reader
+    return OutputReader(
+        model.tokenizer, in_reasoning=prompt.in_reasoning, stop=model.stop_texts, begun=prompt.begun_ids
+    )
 
 
 def as_dict(message: Message) -> dict[str, Any]:

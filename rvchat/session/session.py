@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import threading
@@ -10,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rvchat.errors import BadInputError, EngineError
-from rvchat.session import tree
+from rvchat.errors import BadInputError, EngineError, StoreError
+from rvchat.session import checks, tree
 from rvchat.session.answering import Answering, Outcome
 from rvchat.session.engine_thread import EngineThread
-from rvchat.session.history import History, Ledger
+from rvchat.session.history import History, Ledger, lost
 from rvchat.session.model import OpenModel
 from rvchat.session.prompting import Asked, left_out
 from rvchat.session.titles import ask_title
@@ -22,7 +23,6 @@ from rvchat.types import Conversation, Event, Failed, Finished, Message, ModelIn
 
 log = logging.getLogger(__name__)
 
-SETTINGS = frozenset({"title", "pinned", "system", "sampling", "max_new_tokens", "thinking"})
 CLOSE_S = 5.0
 
 
@@ -75,6 +75,13 @@ class Session:
             waiting = list(self._answers.values())
             return next((a.id for a in waiting if a.running), waiting[0].id if waiting else None)
 
+    @property
+    def unsaved(self) -> tuple[Conversation, ...]:
+        """The conversations of which the store lacks something. It is tried again every few seconds, and lost with the
+        session where that never works."""
+        with self._lock:
+            return tuple(self._live[name] for name in self._ledger.unsaved() if name in self._live)
+
     # --- the model ---------------------------------------------------------------------------------------------
 
     def load(self, name: str) -> None:
@@ -105,6 +112,8 @@ class Session:
     def open(self, conversation_id: str) -> Conversation:
         """Opens a conversation of the store. Raises StoreError where there is none of that id."""
         with self._lock:
+            if conversation_id != self._open_id:
+                self._forget(conversation_id)  # another process may have gone on with it
             if conversation_id not in self._live:
                 self._live[conversation_id] = self._store.conversation(conversation_id)
             if conversation_id != self._open_id:
@@ -113,9 +122,12 @@ class Session:
             return self.conversation
 
     def select(self, message_id: str) -> None:
-        """Makes the branch through that message the active one, to its newest end."""
+        """Makes the branch through that message the active one, to its newest end. Also where another process has added
+        the message. Raises BadInputError for one that is nowhere."""
         with self._lock:
             conversation = self._live[self._open_id]
+            if not tree.has(conversation, message_id):
+                conversation = self._read_again(conversation)
             tree.message(conversation, message_id)
             leaf = tree.latest_leaf(conversation, message_id)
             self._live[conversation.id] = replace(conversation, leaf_id=leaf)
@@ -123,8 +135,7 @@ class Session:
 
     def change(self, **settings: Any) -> None:
         """Title, pinned, system, sampling, max_new_tokens, thinking of the open conversation."""
-        if unknown := set(settings) - SETTINGS:
-            raise BadInputError(f"a conversation has no {', '.join(sorted(unknown))}")
+        checks.settings(settings)
         with self._lock:
             conversation = self._live[self._open_id]
             self._live[conversation.id] = replace(conversation, **settings)
@@ -135,21 +146,18 @@ class Session:
 
     def send(self, text: str) -> str:
         """Asks. Returns the id of the answer; the question is in the store before the engine sees it."""
-        if not text.strip():
-            raise BadInputError("the question is empty")
+        checks.question(text)
         with self._lock:
             conversation = self._live[self._open_id]
             return self._ask(conversation, _question(conversation.leaf_id, text))
 
     def edit(self, question_id: str, text: str) -> str:
         """Asks something else in place of an earlier question: a branch beside it, with an answer of its own."""
-        if not text.strip():
-            raise BadInputError("the question is empty")
+        checks.question(text)
         with self._lock:
             conversation = self._live[self._open_id]
             old = tree.message(conversation, question_id)
-            if old.role != "user":
-                raise BadInputError(f"only a question can be edited, and this is a message of the {old.role}")
+            checks.can_be_edited(old)
             return self._ask(conversation, _question(old.parent_id, text))
 
     def regenerate(self, answer_id: str | None = None) -> str:
@@ -157,10 +165,7 @@ class Session:
         with self._lock:
             conversation = self._live[self._open_id]
             old = tree.message(conversation, answer_id or self._last(conversation))
-            if old.role not in ("assistant", "user"):
-                raise BadInputError(f"only an answer can be made again, and this is a message of the {old.role}")
-            if old.role == "assistant" and old.parent_id is None:
-                raise BadInputError("there is no question before this answer")
+            checks.can_be_made_again(old)
             return self._answer(conversation, old.id if old.role == "user" else str(old.parent_id))
 
     def continue_(self, answer_id: str | None = None) -> str:
@@ -168,15 +173,12 @@ class Session:
         with self._lock:
             conversation = self._live[self._open_id]
             old = tree.message(conversation, answer_id or self._last(conversation))
-            if old.role != "assistant":
-                raise BadInputError(f"only an answer can go on, and this is a message of the {old.role}")
             self._check(conversation, old.id)
-            if old.tool_calls:
-                raise BadInputError("an answer that asked for a tool cannot go on", "rvchat runs no tools.")
-            if tree.children(conversation, old.id):
-                raise BadInputError("the conversation has gone on from this answer", "Make it again instead.")
+            conversation = self._read_again(conversation)
+            old = tree.message(conversation, old.id)
+            checks.can_go_on(conversation, old)
             answer = replace(old, status="streaming", finish=None, error=None)
-            self._live[conversation.id] = replace(tree.updated(conversation, answer), leaf_id=old.id)
+            self._live[conversation.id] = replace(tree.updated(conversation, answer), leaf_id=old.id, deleted=None)
             self._ledger.set_leaf(conversation.id, old.id)
             self._ledger.update(conversation.id, answer)
             return self._queue(conversation, answer, begun=old)
@@ -188,9 +190,9 @@ class Session:
             if answering is None:
                 return
             answering.cancel.set()
-            if answering.running:
+            if answering.running or not answering.end(answering.stopped()):
                 return
-        self._end(answering, answering.stopped())
+        self._settle(answering)
 
     def stop_in(self, conversation_id: str) -> None:
         """Ends the answers of that conversation, and no other. What is there of them is kept."""
@@ -228,9 +230,10 @@ class Session:
         ended = self._engine.close(timeout)
         for answering in answers:
             self._end(answering, answering.stopped())
-        behind = self._ledger.close()
-        if behind:
-            self._emit(Notice(f"{behind} conversation{'s' * (behind != 1)} could not be saved completely."))
+        self._ledger.close()
+        if problems := self._ledger.unsaved():
+            names = [self._live[name].title if name in self._live else name for name in problems]
+            self._emit(Notice(lost(names, next(iter(problems.values())))))
         return ended
 
     # --- inside ------------------------------------------------------------------------------------------------
@@ -251,10 +254,28 @@ class Session:
     def _forget(self, conversation_id: str) -> None:
         """Lets go of a conversation where the store has all of it and nothing is being made in it."""
         busy = any(a.conversation_id == conversation_id for a in self._answers.values())
-        if not busy and not self._ledger.unsaved(conversation_id):
+        if not busy and conversation_id not in self._ledger.unsaved():
             self._live.pop(conversation_id, None)
             self._unwritten.discard(conversation_id)
             self._left_out.pop(conversation_id, None)
+
+    def _read_again(self, conversation: Conversation) -> Conversation:
+        """With what other processes have made of the conversation since it was opened, as far as the store says it."""
+        if conversation.id in self._unwritten:
+            return conversation
+        own = {a.id for a in self._answers.values()}
+        if conversation.id in self._ledger.unsaved():
+            own.update(m.id for m in conversation.messages)
+        try:
+            stored = self._store.conversation(conversation.id)
+            if any(m.status == "streaming" and m.id not in own for m in stored.messages):
+                with contextlib.suppress(StoreError):
+                    self._store.recover()  # its writer may have died
+                stored = self._store.conversation(conversation.id)
+        except StoreError:
+            return conversation
+        self._live[conversation.id] = tree.joined(conversation, stored, own)
+        return self._live[conversation.id]
 
     def _last(self, conversation: Conversation) -> str:
         if conversation.leaf_id is None:
@@ -345,12 +366,17 @@ class Session:
 
     def _end(self, answering: Answering, outcome: Outcome) -> None:
         """Keeps the answer as it ended and tells. Only the first to call it for an answer does."""
-        answer = outcome.answer
         with self._lock:
-            if answering.outcome is not None:
-                return
-            answering.outcome = outcome
-        self._ledger.settle(answering.conversation_id, answer)  # with no lock: the disk may keep one waiting
+            first = answering.end(outcome)
+        if first:
+            self._settle(answering)
+
+    def _settle(self, answering: Answering) -> None:
+        """For whoever has ended the answer, with no lock: the disk may keep one waiting."""
+        outcome = answering.outcome
+        assert outcome is not None
+        answer = outcome.answer
+        self._ledger.settle(answering.conversation_id, answer)
         with self._lock:
             conversation = tree.updated(self._live[answering.conversation_id], answer)
             self._live[conversation.id] = conversation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Set
 from dataclasses import replace
 
 from rvchat.errors import BadInputError
@@ -24,10 +25,15 @@ def message(conversation: Conversation, message_id: str) -> Message:
     raise BadInputError(f"there is no message {message_id} in the conversation {conversation.id}")
 
 
+def has(conversation: Conversation, message_id: str) -> bool:
+    return any(m.id == message_id for m in conversation.messages)
+
+
 def appended(conversation: Conversation, *messages: Message) -> Conversation:
-    """With these messages at the end of the tree, the last of them its leaf."""
+    """With these messages at the end of the tree, the last of them its leaf. One that was deleted is so no more."""
     return replace(
         conversation,
+        deleted=None,
         messages=(*conversation.messages, *messages),
         leaf_id=messages[-1].id,
         changed=max(conversation.changed, messages[-1].created),
@@ -37,6 +43,17 @@ def appended(conversation: Conversation, *messages: Message) -> Conversation:
 def updated(conversation: Conversation, changed: Message) -> Conversation:
     """With the message of the same id replaced."""
     return replace(conversation, messages=tuple(changed if m.id == changed.id else m for m in conversation.messages))
+
+
+def joined(conversation: Conversation, stored: Conversation, own: Set[str]) -> Conversation:
+    """With the messages of `stored`, but for those in `own`, which are newer here. What is open stays open."""
+    known = {m.id for m in conversation.messages}
+    newer = {m.id: m for m in stored.messages if m.id not in own}
+    messages = (
+        *(newer.get(m.id, m) for m in conversation.messages),
+        *(m for m in stored.messages if m.id not in known),
+    )
+    return replace(conversation, messages=messages, changed=max(conversation.changed, stored.changed))
 
 
 def path_to(conversation: Conversation, message_id: str | None) -> tuple[Message, ...]:

@@ -71,6 +71,8 @@ def explained(path: Path | None) -> Iterator[None]:
         # Errors of the module itself, such as the use of a closed connection, have no name.
         name = getattr(error, "sqlite_errorname", "SQLITE_NOTADB" if type(error) is sqlite3.DatabaseError else "")
         raise StoreError(*_in_words(name, str(error), where)) from error
+    except OverflowError as error:
+        raise StoreError(f"A number is too large for {where}, which keeps 64 bits of one") from error
     except OSError as error:
         raise StoreError(
             f"Conversations cannot be kept in {where}: {error.strerror or error}",

@@ -67,9 +67,11 @@ class Store:
 
     def close(self) -> None:
         with self._lock, explained(self.path):
-            self._db.close()
-            if self._writer is not None:
-                self._writer.close()
+            try:
+                self._db.close()
+            finally:
+                if self._writer is not None:
+                    self._writer.close()
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -176,14 +178,15 @@ class Store:
             return "restored" if restored else "extended"
 
     def add(self, conversation_id: str, message: Message) -> None:
-        """Keeps a new message and makes it the active leaf. StoreError: its id is taken, or its parent is not here."""
+        """Keeps a new message and makes it the active leaf. A conversation that was deleted comes back: nobody wants
+        purged what is being talked of. StoreError: its id is taken, or its parent is not here."""
         with self._writing():
             seq = self._known(conversation_id)
             if message.parent_id is not None:
                 self._known_message(seq, message.parent_id)
             self._insert_message(seq, message)
             self._db.execute("UPDATE conversation SET leaf_id = ? WHERE seq = ?", (message.id, seq))
-            self._touch(seq, message.created)
+            self._goes_on(seq, message.created)
 
     def update(self, message: Message) -> None:
         """Keeps what has become of a message; its place, role and date stay. StoreError: there is no such message."""
@@ -197,7 +200,7 @@ class Store:
                 (*rows.message_row(message)[-len(rows.CHANGEABLE) :], self._writer_of(message), message.id),
             )
             if message.status == "streaming" != found[1]:  # an answer goes on
-                self._touch(found[0], time.time())
+                self._goes_on(found[0], time.time())
 
     def set_leaf(self, conversation_id: str, message_id: str | None) -> None:
         """Makes the branch that ends in `message_id` the active one."""
@@ -310,6 +313,10 @@ class Store:
 
     def _touch(self, seq: int, moment: float) -> None:
         self._db.execute("UPDATE conversation SET changed = max(changed, ?) WHERE seq = ?", (moment, seq))
+
+    def _goes_on(self, seq: int, moment: float) -> None:
+        self._db.execute("UPDATE conversation SET deleted = NULL WHERE seq = ? AND deleted IS NOT NULL", (seq,))
+        self._touch(seq, moment)
 
     def _insert(self, conversation: Conversation) -> None:
         messages = rows.ordered(conversation.messages)

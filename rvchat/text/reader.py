@@ -56,7 +56,8 @@ class OutputReader:
     `feed_text` takes text in which control tokens that are written out count as such.
 
     `in_reasoning`: the prompt ended inside a thought. `stop`: texts that end the answer and are not part of it.
-    `loops`: when repetition ends it; None never.
+    `loops`: when repetition ends it; None never. `begun`: what the answer goes on from. What follows joins it without a
+    seam; it is in the reply and in no delta, and is no part of a loop: one asks for more of an answer that was one.
 
     However the output is cut, the reply is the same. The deltas of a kind, joined, are the reply's; blanks that may
     turn out to be its end are held back. After the end nothing more is read.
@@ -69,13 +70,14 @@ class OutputReader:
         stop: Sequence[str] = (),
         *,
         loops: LoopGuard | None = LoopGuard(),  # noqa: B008 - a frozen value
+        begun: Iterable[int] = (),
     ) -> None:
         self._tok = tok
         self._stream = tok.stream()
         self._answer = AnswerText(stop)
         self._reasoning = ReasoningText()
         self._call: CallBody | None = None
-        self._loops = LoopWatch(loops) if loops else None
+        self._loops: LoopWatch | None = None
         self._written = ""  # the beginning of what may become a control token, when reading text
         self._deltas: list[Delta] = []
         self._calls: list[ToolCall] = []
@@ -85,6 +87,8 @@ class OutputReader:
         self._reply: Reply | None = None
         if in_reasoning:
             self._reasoning.open(labelled=False)
+        self.feed(begun)
+        self._loops = LoopWatch(loops) if loops else None
 
     @property
     def ended_by(self) -> str | None:

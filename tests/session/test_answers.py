@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from rvchat.errors import BadInputError, EngineError, OutOfMemoryError
+from rvchat.session.answering import Outcome
 from rvchat.types import (
     Failed,
     Finished,
@@ -130,6 +131,33 @@ def test_stopping_an_answer_that_waits_leaves_the_one_that_is_made(stage: Stage)
     assert stage.session.wait(third, PATIENCE).content == "Three."
     assert [r for r in map(stage.puppet.prompt, range(len(stage.puppet.requests))) if "Two?" in r] == []
     assert stage.on_disk(third_in).branch()[-1].content == "Three."
+
+
+def test_an_answer_that_is_stopped_while_its_turn_comes_is_not_made(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = stage.session.send("One?")
+    stage.session.new()
+    second = stage.session.send("Two?")
+    here = stage.session.conversation.id
+    assert stage.puppet.asked.acquire(timeout=PATIENCE)
+    answering = stage.session._answers[second]
+    begun, decide = threading.Event(), answering.stopped
+    monkeypatch.setattr(stage.session, "_is_by", lambda *args: begun.set())
+
+    def decided() -> Outcome:
+        stage.puppet.say("1", "stop")
+        stage.session._answers[first].done.wait(0.2)  # what holds the lock keeps the engine from going on
+        begun.wait(0.2)
+        return decide()
+
+    monkeypatch.setattr(answering, "stopped", decided)
+    stage.session.stop(second)
+    assert stage.session.wait(second, PATIENCE).status == "stopped"
+    assert stage.session.wait(first, PATIENCE).content == "1"
+    stage.comes(stage.session.send("Three?"), "3")
+    assert len(stage.puppet.requests) == 2
+    assert [m.status for m in stage.on_disk(here).messages if m.role == "assistant"] == ["stopped", "complete"]
 
 
 def test_stopping_in_a_conversation_ends_what_is_made_there_and_what_waits_and_nothing_elsewhere(stage: Stage) -> None:
@@ -478,6 +506,21 @@ def test_an_answer_that_goes_round_in_circles_is_ended(stage: Stage) -> None:
     assert (answer.status, answer.finish) == ("complete", "loop")
     assert answer.content.startswith("the same words again, the same")
     assert any("circles" in e.text for e in stage.happened.of(Notice))
+
+
+def test_an_answer_that_was_ended_as_a_loop_can_go_on(stage: Stage) -> None:
+    answer_id = stage.session.send("Go.")
+    for _ in range(200):
+        stage.puppet.say("the same words again, ")
+    looped = stage.session.wait(answer_id, PATIENCE)
+    assert looped.finish == "loop"
+    while not stage.puppet._lines.empty():
+        stage.puppet._lines.get()
+    stage.session.continue_()
+    stage.comes(answer_id, " and now something else.")
+    answer = stage.session.wait(answer_id, PATIENCE)
+    assert answer.content == looped.content + " and now something else."
+    assert answer.finish == "stop"
 
 
 def test_a_pretrained_model_goes_on_with_a_transcript_and_stops_at_the_next_speaker(stages: Stages) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from rvchat.errors import StoreError
+import pytest
+
+from rvchat.errors import BadInputError, StoreError
+from rvchat.session import history
 from rvchat.store import Store
 from rvchat.types import Conversation, Finished, Message, Notice, TextDelta
 from tests.session.conftest import PATIENCE, Stage, Stages
@@ -45,6 +48,9 @@ class Fragile:
     def change(self, conversation_id: str, **fields: Any) -> None:
         self._check()
         self.store.change(conversation_id, **fields)
+
+    def recover(self) -> int:
+        return self.store.recover()
 
     def _check(self) -> None:
         if self.full:
@@ -106,7 +112,47 @@ def test_closing_says_what_could_not_be_saved(stages: Stages) -> None:
     store.full = True
     stage.answered("One?", "1")
     stage.session.close()
-    assert notices(stage)[-1] == "1 conversation could not be saved completely."
+    (text,) = notices(stage)[1:]
+    assert text == "Not saved completely: “One?”. There is no room on the disk. Free some space"
+    assert [conversation.title for conversation in stage.session.unsaved] == ["One?"]
+
+
+def test_what_could_not_be_written_is_written_by_itself_when_the_disk_takes_it_again(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "RETRY_S", 0.0)
+    stage, store = fragile(stages)
+    store.full = True
+    stage.answered("One?", "1")
+    first = stage.session.conversation
+    stage.session.new()
+    assert stage.session.unsaved == (first,)
+    refused = store.refused
+    deadline = time.monotonic() + PATIENCE
+    while store.refused == refused:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    store.full = False
+    stage.happened.until(lambda e: isinstance(e, Notice) and "saved again" in e.text)
+    assert stage.on_disk(first.id) == first
+    assert stage.session.unsaved == ()
+    assert len(notices(stage)) == 2
+    last = first.branch()[-1]
+    store.store.add(first.id, Message("later", last.id, "user", "Two?", last.created))
+    assert stage.session.open(first.id).branch()[-1].content == "Two?"  # read again: it is whole on disk
+    stage.session.close()
+    assert len(notices(stage)) == 2
+
+
+def test_a_number_that_no_column_holds_is_refused_and_stops_nothing(stage: Stage) -> None:
+    stage.answered("One?", "1")
+    for number in (10**20, 0):
+        with pytest.raises(BadInputError, match=f"is {number} tokens; it must be between 1 and"):
+            stage.session.change(max_new_tokens=number)
+    stage.session._ledger.change(stage.session.conversation.id, max_new_tokens=10**20)
+    assert "too large" in notices(stage)[-1]
+    assert stage.session.close()
+    assert "Not saved completely: “One?”" in notices(stage)[-1]
 
 
 def test_checkpoints_that_fail_do_not_pile_up(stages: Stages) -> None:

@@ -192,6 +192,36 @@ def test_deleted_ones_can_be_restored_until_they_are_purged(store: Store, talk: 
     store.create(talk("a"))  # nothing of it was left behind
 
 
+def test_what_is_talked_of_again_is_deleted_no_more(store: Store, talk: Talk) -> None:
+    store.create(talk())
+    store.delete("c1")
+    store.set_leaf("c1", "c1-q")
+    store.change("c1", model="m")
+    answer = Message("a2", "c1-q", "assistant", "", 2000.0, status="streaming")
+    assert store.list() == []
+    store.add("c1", answer)
+    assert [summary.id for summary in store.list()] == ["c1"]
+    assert store.purge(older_than=-1.0) == 0
+    store.delete("c1")
+    store.update(replace(answer, content="It goes"))
+    store.update(replace(answer, content="It goes", status="stopped"))
+    assert store.list() == []  # the end of what was begun before
+    store.restore("c1")
+    store.delete("c1")
+    store.update(replace(answer, content="It goes", status="streaming"))
+    assert [summary.id for summary in store.list()] == ["c1"]
+
+
+def test_a_number_that_no_column_holds_is_a_store_error(store: Store, talk: Talk) -> None:
+    store.create(talk())
+    with pytest.raises(StoreError, match="64 bits"):
+        store.change("c1", title="New", max_new_tokens=10**20)
+    with pytest.raises(StoreError, match="64 bits"):
+        store.create(replace(talk("c2"), max_new_tokens=-(10**20)))
+    assert store.conversation("c1") == talk()
+    assert [summary.id for summary in store.list()] == ["c1"]
+
+
 def test_purging_takes_what_was_deleted_30_days_ago(store: Store, talk: Talk) -> None:
     day = 86400.0
     store.create(replace(talk("young"), deleted=time.time() - 29 * day))

@@ -258,6 +258,17 @@ def test_an_answer_that_goes_in_circles_ends_as_a_loop(tok: Tokenizer, block: st
     assert reader.finish().ended_by is None
 
 
+def test_what_it_goes_on_from_is_joined_and_no_part_of_a_loop(tok: Tokenizer) -> None:
+    begun = "Well: " + "again " * 500
+    reader = OutputReader(tok, begun=tok.encode(begun))
+    assert reader.ended_by is None
+    assert shown(reader.feed_text("and on."), "answer") == " and on."
+    assert reader.finish().content == begun + "and on."
+    again = OutputReader(tok, begun=tok.encode(begun))
+    again.feed_text("again " * 500)
+    assert again.ended_by == "loop"
+
+
 @pytest.mark.parametrize(
     ("before", "errors"),
     [("<|channel>thought\n", ["unclosed_reasoning"]), ("<|tool_call>call:f{a:", ["incomplete_tool_call"])],
