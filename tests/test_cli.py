@@ -92,6 +92,13 @@ def test_standard_input_is_appended_to_the_prompt(shell: Shell) -> None:
     assert shell.kept().branch()[0].content == "only this"
 
 
+def test_json_has_nothing_that_a_terminal_obeys(shell: Shell) -> None:
+    text = "a\x9b31m\u202eb\x07"
+    out, _ = shell.run("ask", "Hi", "--json", "--engine", shell.script({"text": text}))
+    assert json.loads(out)["content"] == text
+    assert out.removesuffix("\n").isprintable()
+
+
 def test_json_is_one_value_with_what_was_said_and_what_it_cost(shell: Shell) -> None:
     text = '<|channel>thought\nHm.<channel|>Yes.<|tool_call>call:look{at:<|"|>it<|"|>}<tool_call|>'
     out, _ = shell.run("ask", "Hi", "--json", "--seed", "5", "--thinking", "--engine", shell.script({"text": text}))

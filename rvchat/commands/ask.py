@@ -11,6 +11,7 @@ from rvchat.commands.working import working
 from rvchat.config import Paths
 from rvchat.errors import BadInputError
 from rvchat.settings import Settings
+from rvchat.store.values import terminal_safe
 from rvchat.types import Message
 
 
@@ -45,7 +46,8 @@ def run(question: Question, settings: Settings, *, paths: Paths, model: str, wei
         )
         answer = work.take(work.session.send(question.prompt), quiet=as_json)
         if as_json:
-            print(json.dumps(described(work.session.conversation.id, answer), ensure_ascii=False), flush=True)
+            value = described(work.session.conversation.id, answer)
+            print(terminal_safe(json.dumps(value, ensure_ascii=False)), flush=True)
         if answer.status == "failed":
             return BadInputError.exit_code if work.bad_input else 1
         return 130 if answer.status == "stopped" else 0

@@ -12,6 +12,7 @@ from rvchat.commands.opened import Stages, Wanted, file_of, opened
 from rvchat.commands.terminal import StatusLine, say
 from rvchat.config import Paths
 from rvchat.errors import BadInputError
+from rvchat.store.values import terminal_safe
 
 if TYPE_CHECKING:
     from rvchat.bench.bandwidth import Bandwidth
@@ -60,7 +61,7 @@ def run(
     report["weights"] |= {"file": str(path), "asked": wanted.weights, "dtype": wanted.dtype}
     for one in report["runs"]:
         one["bandwidth_share"] = share(one, read)
-    print(json.dumps(report, ensure_ascii=False) if as_json else table(report))
+    print(terminal_safe(json.dumps(report, ensure_ascii=False)) if as_json else table(report))
     return 0
 
 

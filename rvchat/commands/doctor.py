@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rvchat.config import Paths
 from rvchat.engine.memory import gigabytes
 from rvchat.errors import RvchatError
+from rvchat.store.values import terminal_safe
 
 if TYPE_CHECKING:
     from rvchat.hub.devices import Devices
@@ -70,7 +71,7 @@ def run(paths: Paths, *, as_json: bool) -> int:
         problems.append(Problem(error.message, error.hint, serious=True))
     if as_json:
         whole = {**report, "folders": [asdict(f) for f in report["folders"]], "problems": [asdict(p) for p in problems]}
-        print(json.dumps(whole, ensure_ascii=False, indent=1))
+        print(terminal_safe(json.dumps(whole, ensure_ascii=False, indent=1)))
     else:
         _write(report, problems)
     return 1 if any(problem.serious for problem in problems) else 0

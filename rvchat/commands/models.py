@@ -16,6 +16,7 @@ from rvchat.commands.terminal import StatusLine, say
 from rvchat.config import Paths
 from rvchat.engine.memory import gigabytes
 from rvchat.errors import BadInputError, RvchatError
+from rvchat.store.values import terminal_safe
 
 if TYPE_CHECKING:
     from rvchat.hub.catalogue import Entry
@@ -348,4 +349,4 @@ def _print_fact(name: str, value: object) -> None:
 
 
 def _print_json(value: object) -> None:
-    print(json.dumps(value, ensure_ascii=False, indent=1), flush=True)
+    print(terminal_safe(json.dumps(value, ensure_ascii=False, indent=1)), flush=True)

@@ -192,13 +192,21 @@ def _export(args: argparse.Namespace, store: Store, out: TextIO, err: TextIO) ->
 
 
 def _write(path: Path, pieces: Iterable[str]) -> None:
-    """The whole file or none of it, for its owner's eyes. BadInputError: it cannot be written."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    """The whole file or none of it, for its owner's eyes; a link goes on leading to it. What is no file, such as a
+    pipe, is written into. BadInputError: it cannot be written."""
     try:
+        if path.is_dir():
+            raise BadInputError(f"{path} is a folder", "Name a file in it.")
+        if path.exists() and not path.is_file():
+            with path.open("w", encoding="utf-8") as file:
+                file.writelines(pieces)
+            return
+        target = Path(os.path.realpath(path))
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
             with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
                 file.writelines(pieces)
-            part.replace(path)
+            part.replace(target)
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:

@@ -8,14 +8,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from rvchat.errors import StoreError
-from rvchat.store.printable import one_line
+from rvchat.store.printable import one_line, text_of
 from rvchat.store.values import (
     attachment_of,
     dumps,
     origin_of,
     sampling_of,
     stats_of,
-    text_of,
     tool_call_of,
     tool_call_value,
 )

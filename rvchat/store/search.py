@@ -6,13 +6,17 @@ import re
 import secrets
 import sqlite3
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rvchat.store.printable import one_line, printable
-from rvchat.store.values import text_of
+from rvchat.store.printable import one_line, printable, text_of
 
 SNIPPET_TOKENS = 16
 LONGEST = 400  # characters of a search that are looked at
+# Thai to Khmer, kana, Chinese characters, and Korean, whose words run into what follows them.
+_NO_BLANKS = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,11 @@ def search(db: sqlite3.Connection, text: str, limit: int) -> list[Hit]:
     text = _typed(text)
     query = match_query(text)
     found = _by_words(db, query, limit) if query else []
-    return found or (_by_text(db, text, limit) if text else [])
+    if text and _runs_on(text):
+        known = {(hit.conversation_id, hit.message_id) for hit in found}
+        more = (hit for hit in _by_text(db, text.split(), limit) if (hit.conversation_id, hit.message_id) not in known)
+        found = sorted([*found, *more][:limit], key=lambda hit: hit.message_id is not None)
+    return found or (_by_text(db, [text], limit) if text else [])
 
 
 def matching(db: sqlite3.Connection, text: str) -> list[int]:
@@ -49,8 +57,10 @@ def matching(db: sqlite3.Connection, text: str) -> list[int]:
     text = _typed(text)
     query = match_query(text)
     found: list[tuple[int]] = []
+    if text and _runs_on(text):
+        found = _having(db, text.split())
     if query:
-        found = db.execute(
+        found += db.execute(
             """
             SELECT rowid FROM title_fts WHERE title_fts MATCH ?1 UNION
             SELECT conversation FROM message_fts JOIN message ON seq = message_fts.rowid WHERE message_fts MATCH ?1
@@ -58,14 +68,18 @@ def matching(db: sqlite3.Connection, text: str) -> list[int]:
             (query,),
         ).fetchall()
     if text and not found:
-        found = db.execute(
-            """
-            SELECT seq FROM conversation WHERE title LIKE ?1 ESCAPE '\\' UNION
-            SELECT conversation FROM message WHERE content LIKE ?1 ESCAPE '\\' AND status <> 'streaming'
-            """,
-            (_like(text),),
-        ).fetchall()
-    return [seq for (seq,) in found]
+        found = _having(db, [text])
+    return list({seq for (seq,) in found})
+
+
+def _having(db: sqlite3.Connection, texts: Sequence[str]) -> list[tuple[int]]:
+    return db.execute(
+        f"""
+        SELECT seq FROM conversation WHERE {_all("title", texts)} UNION
+        SELECT conversation FROM message WHERE {_all("content", texts)} AND status <> 'streaming'
+        """,
+        [*map(_like, texts)],
+    ).fetchall()
 
 
 def _typed(text: str) -> str:
@@ -85,6 +99,12 @@ def _in_word(character: str) -> bool:
     """Whether the tokenizer unicode61 takes `character` for a part of a word."""
     category = unicodedata.category(character)
     return category[0] in "LN" or category == "Co"
+
+
+def _runs_on(text: str) -> bool:
+    """Whether it has letters of a script that puts no blanks between words: the tokenizer takes what stands together
+    for one word, of which it finds the beginning alone."""
+    return _NO_BLANKS.search(text) is not None
 
 
 def _by_words(db: sqlite3.Connection, query: str, limit: int) -> list[Hit]:
@@ -111,22 +131,29 @@ def _by_words(db: sqlite3.Connection, query: str, limit: int) -> list[Hit]:
     return [_hit(row, snippet_of(row[5], start, end)) for row in titles + messages]
 
 
-def _by_text(db: sqlite3.Connection, text: str, limit: int) -> list[Hit]:
+def _by_text(db: sqlite3.Connection, texts: Sequence[str], limit: int) -> list[Hit]:
+    """Places that have all of `texts`."""
+    last = f"?{len(texts) + 1}"
     found = db.execute(
-        """
+        f"""
         SELECT * FROM (
             SELECT c.id, NULL, c.title, NULL, c.created, c.title AS content FROM conversation c
-            WHERE c.deleted IS NULL AND c.title LIKE ?1 ESCAPE '\\' ORDER BY c.changed DESC LIMIT ?2)
+            WHERE c.deleted IS NULL AND {_all("c.title", texts)} ORDER BY c.changed DESC LIMIT {last})
         UNION ALL SELECT * FROM (
             SELECT c.id, m.id, c.title, m.role, m.created, m.content
             FROM message m JOIN conversation c ON c.seq = m.conversation
-            WHERE c.deleted IS NULL AND m.status <> 'streaming' AND m.content LIKE ?1 ESCAPE '\\'
-            ORDER BY m.seq DESC LIMIT ?2)
-        LIMIT ?2
+            WHERE c.deleted IS NULL AND m.status <> 'streaming' AND {_all("m.content", texts)}
+            ORDER BY m.seq DESC LIMIT {last})
+        LIMIT {last}
         """,
-        (_like(text), limit),
+        [*map(_like, texts), limit],
     ).fetchall()
-    return [_hit(row, snippet_around(row[5], text)) for row in found]
+    return [_hit(row, snippet_around(row[5], texts[0])) for row in found]
+
+
+def _all(column: str, texts: Sequence[str]) -> str:
+    """The condition that `column` has all of `texts`, which are the first parameters."""
+    return " AND ".join(f"{column} LIKE ?{number} ESCAPE '\\'" for number in range(1, len(texts) + 1))
 
 
 def _like(text: str) -> str:

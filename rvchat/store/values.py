@@ -13,18 +13,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, get_args
 
+from rvchat.store.printable import text_of
 from rvchat.types import Attachment, Conversation, Message, MessageStatus, Origin, Role, Sampling, Stats, ToolCall
 
 LAST_MOMENT = 253402300799.0  # 9999-12-31T23:59:59Z, the last that a calendar of four digits knows
 
 # Outside strings JSON has none of these.
-_UNESCAPED = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def text_of(value: str) -> str:
-    """`value` with lone surrogates replaced: they stand for nothing and no file takes them."""
-    return _SURROGATE.sub("\ufffd", value) if not value.isascii() else value
+_UNESCAPED = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def dumps(value: Any) -> str:
@@ -36,7 +31,7 @@ def dumps(value: Any) -> str:
 
 
 def terminal_safe(document: str) -> str:
-    """JSON that says the same without the control characters it may hold as they are."""
+    """JSON that says the same without the control characters and lone surrogates it may hold as they are."""
     return _UNESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
 
 

@@ -23,6 +23,7 @@ _WORD = re.compile(r'[^\s,:{}\[\]"]+')
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d*)", re.ASCII)
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _WORDS = {"true": True, "false": False, "null": None}
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _JSON_STRING = json.JSONDecoder(strict=False)
 
 
@@ -157,7 +158,7 @@ class _Parser:
         if self.has_quote(self.at, end):
             raise MalformedCallError
         self.at = end
-        return str(value)
+        return _SURROGATE.sub("\ufffd", value)  # half of a pair that was written \\ud83d: no text holds it
 
     def is_quote(self) -> bool:
         return self.has_quote(self.at, self.at + 1)

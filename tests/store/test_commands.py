@@ -141,6 +141,34 @@ def test_export_to_a_file(three: Store, run: Run, tmp_path: Path) -> None:
         run("export", "aaa", "-o", str(tmp_path / "no" / "such" / "folder"))
 
 
+def test_an_export_is_written_through_a_link(three: Store, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    target, link, loose = tmp_path / "sub" / "page.md", tmp_path / "link.md", tmp_path / "loose.md"
+    target.write_text("old")
+    link.symlink_to("sub/page.md")
+    loose.symlink_to("sub/new.md")
+    for path, written in ((link, target), (loose, tmp_path / "sub" / "new.md")):
+        run("export", "aaa", "-o", str(path))
+        assert path.is_symlink()
+        assert written.read_text(encoding="utf-8").startswith("# Title of aaa111")
+    assert sorted(os.listdir(tmp_path / "sub")) == ["new.md", "page.md"]
+
+
+def test_an_export_goes_into_a_pipe(three: Store, run: Run, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
+        run("export", "aaa", "-o", str(pipe))
+        assert pipe.is_fifo()
+        assert reader.read().startswith(b"# Title of aaa111")
+
+
+@pytest.mark.parametrize("folder", [".", "..", "/", ""])
+def test_an_export_to_a_folder_is_refused(three: Store, run: Run, folder: str) -> None:
+    with pytest.raises(BadInputError, match=r"is a folder. Name a file"):
+        run("export", "aaa", "-o", folder)
+
+
 def test_an_export_that_fails_leaves_what_was_there(
     three: Store, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

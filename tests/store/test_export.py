@@ -119,6 +119,17 @@ def test_nothing_in_an_export_is_obeyed_by_a_terminal(talk: Talk, everything: Co
     assert "👩‍💻" in text or format in ("openwebui", "jsonl")
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_half_a_character_does_not_stop_an_export(talk: Talk, format: str) -> None:
+    bad = "half \ud83d of it"
+    conversation = talk("c1", bad, bad)
+    call = ToolCall(bad, {bad: [bad]}, result=bad)
+    answer = replace(conversation.messages[1], reasoning=bad, model=bad, tool_calls=(call, ToolCall("f", {}, raw=bad)))
+    conversation = replace(conversation, title=bad, system=bad, messages=(conversation.messages[0], answer))
+    text = written(conversation, format)
+    assert "half \ufffd of it" in text.encode().decode()
+
+
 def test_plain_text_says_who_said_what(everything: Conversation, talk: Talk) -> None:
     text = "".join(export([everything, talk()], "txt"))
     assert text == (

@@ -51,6 +51,34 @@ def test_what_was_said_is_found_and_marked(library: Store, text: str, found: str
     assert [summary.id for summary in library.list(text) if summary.id == hits[0].conversation_id]
 
 
+@pytest.mark.parametrize(
+    ("text", "found", "words"),
+    [
+        ("世界", {"a-q", "b-q", "世界"}, {"世界"}),
+        ("世界 big", {"b-q"}, {"世界"}),
+        ("東京", {"c-q", "c-a"}, {"東京"}),
+        ("さくら", {"c-a"}, {"さくら"}),
+        ("โลก", {"d-q"}, {"โลก"}),
+        ("세계", {"d-a"}, {"세계"}),
+    ],
+)
+def test_words_without_blanks_between_are_found_wherever_they_stand(
+    store: Store, talk: Talk, text: str, found: set[str], words: set[str]
+) -> None:
+    store.create(talk("a", "世界 hello", "-"))
+    store.create(talk("b", "今天世界很大, very BIG", "-"))
+    store.create(talk("c", "東京", "私は東京でさくらを見た"))
+    store.create(talk("d", "สวัสดีชาวโลก", "온세계에서"))
+    store.create(talk("世界"))
+    hits = store.search(text)
+    assert {hit.message_id or hit.conversation_id for hit in hits} == found
+    assert len(hits) == len(found)
+    assert {word for hit in hits for word in marked(hit.snippet)} >= words
+    assert {summary.id for summary in store.list(text)} == {hit.conversation_id for hit in hits}
+    assert [hit.message_id is None for hit in hits] == sorted((hit.message_id is None for hit in hits), reverse=True)
+    assert len(store.search(text, 1)) == 1
+
+
 def test_all_words_must_stand_together(library: Store) -> None:
     assert library.search("torch bold") == []
     assert library.list("torch bold") == []

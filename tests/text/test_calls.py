@@ -74,6 +74,7 @@ def test_what_the_format_writes_is_read_back(given_arguments: dict[str, Any]) ->
         ('"x \\"y\\" \\u0041"', 'x "y" A'),
         (f"{QUOTE}a\\n\0b{QUOTE}", "a\\n\0b"),
         (f"[ {QUOTE}{QUOTE} , 1 ]", ["", 1]),
+        ('"x\\ud83d\\ude00 \\ud83d"', "x😀 \ufffd"),
         ("{}", {}),
         ("[[],[{}]]", [[], [{}]]),
     ],

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rvchat.store.printable import one_line
+from rvchat.store.printable import one_line, text_of
 from rvchat.store.rows import parents_first
-from rvchat.store.values import LAST_MOMENT, text_of
+from rvchat.store.values import LAST_MOMENT
 from rvchat.types import Attachment, Conversation, Message, MessageStatus, Origin, Role, Sampling, Stats, ToolCall
 
 _NAMESPACE = uuid.UUID("5f0d2f0e-3c35-4c3a-9d2d-6a1f7f6f3a52")
