@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import random
 import subprocess
 import sys
@@ -9,10 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rvchat.store import Store
+from rvchat.store.imports import import_files, taking
 from rvchat.types import Conversation, Message
 
 Talk = Callable[..., Conversation]
@@ -210,6 +214,30 @@ def write_side_by_side(database: Path, seconds: float, answers: int = 1_000_000)
         conversation = store.conversation(name)
         assert len(conversation.branch()) == len(conversation.messages) > 10
     store.close()
+
+
+def test_another_process_gets_its_turn_again_and_again_while_an_import_runs(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "many.jsonl"
+    with file.open("w") as lines:
+        for number in range(60):
+            said = [{"role": ("user", "assistant")[at % 2], "content": f"{number} {at}"} for at in range(50)]
+            print(json.dumps({"messages": said}), file=lines)
+    store, other = Store.open(database), Store.open(database)
+    there: list[int] = []
+
+    def turn(seconds: float) -> None:
+        assert seconds > 0
+        other.create(Conversation(f"turn{len(there)}", "", 1.0, 1.0))
+        there.append(sum(summary.messages for summary in other.list()))
+
+    monkeypatch.setattr(taking, "time", SimpleNamespace(sleep=turn))
+    assert import_files(store, [file]).added == 60
+    assert there[-1] == 3000
+    assert all(after - before <= 500 for before, after in itertools.pairwise([0, *there]))
+    store.close()
+    other.close()
 
 
 def test_two_processes_write_to_one_store(database: Path) -> None:

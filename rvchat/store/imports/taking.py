@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,8 @@ from rvchat.errors import BadInputError, StoreError
 from rvchat.store.imports.files import Found, Skipped, read
 from rvchat.store.store import Store
 
-BATCH = 2000  # messages that reach the disk together; other processes wait meanwhile
+BATCH = 500  # messages that reach the disk together; other processes wait meanwhile
+TURN = 0.01  # seconds between two batches: one that waits looks now and then, and would else never see its turn
 
 
 @dataclass(slots=True)
@@ -41,6 +43,7 @@ def import_files(
                 with store.batch():
                     for found in batch:
                         _take(store, path, found, report)
+                time.sleep(TURN)
         except BadInputError as error:
             if listed:
                 report.failed.append(BadInputError(f"{path} cannot be imported: {error.message}", error.hint))
