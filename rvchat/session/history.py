@@ -14,6 +14,7 @@ from rvchat.types import Conversation, Message
 
 CHECKPOINT_S = 0.5
 RETRY_S = 3.0
+WAITED = 4.0  # times as long as the last try took
 NAMED = 5
 
 SAVED = "The conversation is saved again, all of it."
@@ -89,8 +90,7 @@ class Ledger:
 
     def unsaved(self) -> Mapping[str, StoreError]:
         """The conversations for which the store is behind, with what it said last."""
-        with self._lock:
-            return dict(self._problems)
+        return self._problems.copy()  # without the lock, which a store that is being waited for keeps long
 
     def watch(self, conversation_id: str, draft: Draft) -> None:
         """Checkpoints the draft until its message is settled."""
@@ -157,7 +157,7 @@ class Ledger:
 
     def _checkpoint(self) -> None:
         written: Message | None = None
-        tried = time.monotonic()
+        again = 0.0
         while True:
             self._wake.wait()
             if self._closing.wait(CHECKPOINT_S):
@@ -170,9 +170,11 @@ class Ledger:
                     if message != written:
                         notices.append(self._apply(conversation_id, self._updating(message)))
                         written = message
-            if time.monotonic() - tried >= RETRY_S:
+            if (began := time.monotonic()) >= again:
                 notices.append(self._retry())
-                tried = time.monotonic()
+                ended = time.monotonic()
+                # A store that another program locks is waited for each time, and others wait meanwhile.
+                again = ended + max(RETRY_S, WAITED * (ended - began))
             with self._lock:
                 if self._draft is None and not self._pending:
                     self._wake.clear()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -21,6 +23,8 @@ class Fragile:
         self.store = store
         self.full = False
         self.refused = 0
+        self.waits: threading.Event | None = None
+        self.waiting = threading.Event()
         self.problem = store.problem
 
     def conversation(self, conversation_id: str) -> Conversation:
@@ -53,6 +57,9 @@ class Fragile:
         return self.store.recover()
 
     def _check(self) -> None:
+        if self.waits is not None:
+            self.waiting.set()
+            assert self.waits.wait(PATIENCE)
         if self.full:
             self.refused += 1
             raise StoreError("There is no room on the disk", "Free some space")
@@ -142,6 +149,26 @@ def test_what_could_not_be_written_is_written_by_itself_when_the_disk_takes_it_a
     assert stage.session.open(first.id).branch()[-1].content == "Two?"  # read again: it is whole on disk
     stage.session.close()
     assert len(notices(stage)) == 2
+
+
+def test_another_conversation_can_be_opened_while_a_store_keeps_one_waiting(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "RETRY_S", 0.0)
+    stage, store = fragile(stages)
+    store.full = True
+    stage.answered("One?", "1")
+    first = stage.session.conversation.id
+    store.waits = threading.Event()
+    assert store.waiting.wait(PATIENCE)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            assert pool.submit(stage.session.new).result(PATIENCE / 2).messages == ()
+            assert pool.submit(stage.session.open, first).result(PATIENCE / 2).title == "One?"
+        finally:
+            store.full = False
+            store.waits.set()
+    stage.happened.until(lambda e: isinstance(e, Notice) and "saved again" in e.text)
 
 
 def test_a_number_that_no_column_holds_is_refused_and_stops_nothing(stage: Stage) -> None:
