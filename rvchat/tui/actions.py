@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from rvchat.store.printable import one_line
 from rvchat.tui import editor
 from rvchat.tui.commands import Command, Commands
 from rvchat.tui.keys import keys_of
+from rvchat.tui.places import expanded
 from rvchat.tui.screens.conversation import ConversationSettings, Wanted
 from rvchat.tui.screens.help import PALETTE, SHOWN, WRITTEN, HelpScreen, commands_of
 from rvchat.tui.screens.models import ModelScreen
@@ -53,7 +55,7 @@ class Actions:
             Command("list", "Show or hide the conversations", soon(chat.action_sidebar)),
             Command("model", "Show the models, download and load one", self.model, choices=self.models),
             Command("unload", "Free the memory of the model", soon(self._app.models.unload)),
-            Command("system", "Say what the model is told first", self._system),
+            Command("system", "Say what the model is told first", self._system, lines=True),
             Command("persona", "Take a saved system prompt", self._persona, "a name", self._personas),
             Command("params", "Settings of this conversation", soon(self.settings)),
             Command("settings", "Settings of this conversation", soon(self.settings)),
@@ -202,14 +204,14 @@ class Actions:
         if not conversation.messages:
             self._chat.tell("The conversation is empty.")
             return
-        path = Path(target.strip()).expanduser() if target.strip() else Path(file_name(conversation.title, format))
+        path = expanded(target.strip()) if target.strip() else Path(file_name(conversation.title, format))
 
         async def write() -> None:
             try:
                 await asyncio.to_thread(_write_new, path, lambda: "".join(export([conversation], format)))
             except FileExistsError:
                 self._chat.tell(f"{path} exists; name another file.", bad=True)
-            except (OSError, RvchatError) as error:
+            except (OSError, RvchatError, ValueError, RecursionError) as error:  # a text that no file can hold
                 self._chat.tell(f"Nothing was written: {error}", bad=True)
             else:
                 self._chat.tell(f"Written to {path.absolute()}.")
@@ -271,5 +273,12 @@ def file_name(title: str, format: str) -> str:
 
 
 def _write_new(path: Path, text: Callable[[], str]) -> None:
-    with path.open("x", encoding="utf-8") as file:
-        file.write(text())
+    """Writes a file that is its owner's alone, whole or not at all. Raises FileExistsError where one is there."""
+    content = text().encode()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+    except BaseException:
+        path.unlink()
+        raise

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from rvchat.errors import BadInputError
 from rvchat.store.printable import printable
+from rvchat.tui.places import expanded
 
 LARGEST = 4_000_000
 """Bytes of a file that can be attached; more is no message any more."""
@@ -56,14 +57,17 @@ def attach(path: Path) -> Attached:
     return Attached(path, printable(text), size)
 
 
-def with_mentioned(text: str) -> str:
-    """`text` with the files that it mentions put in. Raises BadInputError where one cannot be."""
+def with_mentioned(text: str, expand: Callable[[str], str] = str, *, but: str = "") -> str:
+    """`text` with the files that it mentions put in, and `expand` done to the rest of it alone. What `but` mentions is
+    left as it is. Raises BadInputError where a file cannot be put in."""
+    known = {match[0] for match in _MENTION.finditer(but)}
     parts: list[str] = []
     at = 0
     for start, end, path in mentions(text):
-        parts += [text[at:start], attach(path).as_message()]
-        at = end
-    return "".join([*parts, text[at:]])
+        if text[start:end] not in known:
+            parts += [expand(text[at:start]), attach(path).as_message()]
+            at = end
+    return "".join([*parts, expand(text[at:])])
 
 
 def size_of(count: int) -> str:
@@ -79,24 +83,29 @@ def size_of(count: int) -> str:
 def mentions(text: str) -> Iterator[tuple[int, int, Path]]:
     """Where `text` names a file that exists, as @path or @"path with spaces": start, end, and the path."""
     for match in _MENTION.finditer(text):
-        path = Path(match[1] or match[2]).expanduser()
-        if path.is_file():
+        path = expanded(match[1] or match[2])
+        if os.path.isfile(path):  # Path.is_file raises for what is too long or may not be looked at
             yield match.start(), match.end(), path
 
 
 def completions(beginning: str) -> list[tuple[str, bool]]:
     """Paths that go on from `beginning`, folders first, and whether each is a folder (which then ends in a slash)."""
     folder, _, name = beginning.rpartition("/")
-    base = Path(f"{folder}/" if folder or beginning.startswith("/") else ".").expanduser()
+    base = expanded(f"{folder}/" if folder or beginning.startswith("/") else ".")
     found: list[tuple[str, bool]] = []
     try:
         with os.scandir(base) as entries:
             for entry in islice(entries, _MOST_ENTRIES):
                 hidden = entry.name.startswith(".") and not name.startswith(".")
-                if entry.name.casefold().startswith(name.casefold()) and not hidden:
+                if entry.name.casefold().startswith(name.casefold()) and not hidden and _is_text(entry.name):
                     is_folder = entry.is_dir()
                     prefix = f"{folder}/" if folder or beginning.startswith("/") else ""
                     found.append((f"{prefix}{entry.name}{'/' if is_folder else ''}", is_folder))
-    except OSError:
+    except (OSError, ValueError):  # ValueError: no path can be that
         return []
     return sorted(found, key=lambda e: (not e[1], e[0].casefold()))[:_MOST_SHOWN]
+
+
+def _is_text(name: str) -> bool:
+    """Whether a file's name can be written: on Linux it may be any bytes."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)

@@ -23,13 +23,14 @@ def _mention(path: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Command:
     """`run` gets what stands behind the name, stripped. `needs` says what that is, empty where nothing is needed;
-    `choices` are values it may have."""
+    `choices` are values it may have; with `lines` it may be several lines."""
 
     name: str
     help: str
     run: Callable[[str], None]
     needs: str = ""
     choices: Callable[[], list[str]] | None = None
+    lines: bool = False
 
 
 class Commands:
@@ -41,15 +42,19 @@ class Commands:
     def __iter__(self) -> Iterator[Command]:
         return iter(self._commands.values())
 
-    @staticmethod
-    def is_command(text: str) -> bool:
-        """Whether `text` is a command: one line that begins with a slash and a letter, not a path."""
+    def is_command(self, text: str) -> bool:
+        """Whether `text` is a command: one line that begins with a slash and a letter, not a path; or several where
+        the command takes them."""
         first = text.split(maxsplit=1)[0] if text.strip() else ""
-        return text.startswith("/") and "\n" not in text.strip() and first[1:].isalpha()
+        if not text.startswith("/") or not first[1:].isalpha():
+            return False
+        command = self._commands.get(first[1:])
+        return "\n" not in text.strip() or (command is not None and command.lines)
 
     def find(self, text: str) -> tuple[Command, str] | str:
         """The command and what stands behind it, or what is wrong with `text`."""
-        name, _, rest = text.strip()[1:].partition(" ")
+        name, *behind = text.strip()[1:].split(maxsplit=1) or [""]
+        rest = behind[0] if behind else ""
         command = self._commands.get(name)
         if command is None:
             matching = [c for n, c in self._commands.items() if n.startswith(name)]

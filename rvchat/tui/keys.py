@@ -38,8 +38,8 @@ def keys_of(bindings: Iterable[BindingType], keymap: Mapping[str, str]) -> list[
 
 
 def key_of(bindings: Iterable[BindingType], name: str, keymap: Mapping[str, str]) -> str:
-    """The first key of the binding `name`, as it is named on a keyboard."""
-    return next(line.typed.split()[0] for line in keys_of(bindings, keymap) if line.name == name)
+    """The first key of the binding `name`, as it is named on a keyboard; empty where the user has taken it away."""
+    return next((line.typed.split() or [""])[0] for line in keys_of(bindings, keymap) if line.name == name)
 
 
 def named(key: str) -> str:

@@ -234,6 +234,96 @@ def test_mentions_are_files_that_exist(tmp_path: Path, monkeypatch: pytest.Monke
     assert "a.txt:\n\n```txt\nA\n```" in attachments.with_mentioned("@a.txt")
 
 
+@pytest.mark.parametrize("words", ["@~no-such-user", "@~no-such-user/x", "@media(" + "a" * 300 + ")", "@a\0b"])
+async def test_what_only_looks_like_a_mention_is_sent_as_it_is(opened: Any, words: str) -> None:
+    async with opened({"text": "ok"}) as chat:
+        await chat.ask(f"why {words}?")
+        assert chat.texts[-1] == ("assistant", "ok")
+        assert chat.screen.session.conversation.branch()[0].content == f"why {words}?"
+
+
+async def test_a_home_that_nobody_has_is_no_trouble_while_typing(opened: Any) -> None:
+    assert attachments.completions("~no-such-user/") == []
+    assert attachments.completions("a\0b/") == []
+    async with opened({"text": "ok"}) as chat:
+        await chat.type("see @~no-such-user/")
+        assert chat.screen.prompt.text == "see @~no-such-user/"
+
+
+async def test_only_what_the_user_has_written_mentions_files(
+    opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "note.py").write_text("SECRET = 1\n")
+    (tmp_path / "guide @note.py").write_text("see @note.py\n")
+    async with opened({"text": "ok"}) as chat:
+        await chat.type("explain ")
+        await paste(chat, "see @note.py\n" * 20)
+        await chat.type('and @"gui')
+        await chat.sees("guide @note.py")
+        await chat.press("tab")
+        await chat.until(lambda: "[File #2: guide _note.py" in chat.screen.prompt.text)
+        await chat.press("enter")
+        await chat.settled()
+        await chat.until(lambda: len(chat.texts) == 2)
+        asked = chat.screen.session.conversation.branch()[0].content
+        assert asked.count("see @note.py") == 21
+        assert "SECRET" not in asked
+
+        await chat.press("shift+up", "up", "e")
+        await chat.until(lambda: chat.screen.prompt.editing)
+        await chat.type(" once more, @guide* too, and @./note.py ")
+        await chat.press("enter")
+        await chat.until(lambda: "once more" in chat.texts[0][1])
+        await chat.settled()
+        again = chat.screen.session.conversation.branch()[0].content
+        assert again.count("see @note.py") == 21
+        assert again.count("SECRET") == 1  # what is new in it
+
+
+async def test_mark_that_stands_in_a_file_stays_a_word(opened: Any, tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text("[Pasted #1: 20 lines]")
+    async with opened({"text": "ok"}) as chat:
+        await paste(chat, "secret\n" * 20)
+        assert chat.screen.prompt.text == "[Pasted #1: 20 lines]"
+        await chat.type(f" @{tmp_path}/log.txt ")
+        await chat.press("enter")
+        await chat.until(lambda: len(chat.texts) == 2)
+        await chat.settled()
+        asked = chat.screen.session.conversation.branch()[0].content
+        assert asked.count("secret") == 20
+        assert "[Pasted #1: 20 lines]" in asked
+
+
+@pytest.mark.parametrize("lines", [2, 15])
+async def test_system_prompt_of_several_lines_is_a_command(opened: Any, lines: int) -> None:
+    async with opened({"text": "ok"}) as chat:
+        await chat.type("/system ")
+        await paste(chat, "You are a pirate.\n" * lines)
+        await chat.press("enter")
+        await chat.until(lambda: chat.screen.session.conversation.system.count("pirate") == lines)
+        assert chat.texts == []
+
+
+async def test_other_commands_with_lines_behind_them_are_messages(opened: Any) -> None:
+    async with opened({"text": "ok"}) as chat:
+        await chat.ask("/new things\nare said here")
+        assert chat.texts[0] == ("user", "/new things\nare said here")
+
+
+async def test_mark_in_a_long_text_that_is_called_up_again_stands_for_its_text(opened: Any) -> None:
+    async with opened({"text": "ok"}) as chat:
+        await paste(chat, "secret\n" * 20)
+        chat.screen.prompt.text += "\nline" * 300
+        whole = chat.screen.prompt.whole
+        await chat.press("enter")
+        await chat.until(lambda: len(chat.texts) == 2)
+        await chat.settled()
+        await chat.press("up")
+        assert chat.screen.prompt.text.startswith("[Pasted #2")
+        assert chat.screen.prompt.whole == whole
+
+
 def test_completions_of_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
@@ -256,5 +346,24 @@ def test_editor_gets_the_text_and_gives_it_back(tmp_path: Path) -> None:
 def test_editor_that_fails_or_is_missing_is_said() -> None:
     with pytest.raises(BadInputError, match="code 1"):
         editor.edit("text", terminal=1, environ={"EDITOR": "false"})
+    with pytest.raises(BadInputError, match="is no command"):
+        editor.edit("text", terminal=1, environ={"EDITOR": 'vim "'})
     with pytest.raises(BadInputError, match="cannot be started"):
         editor.edit("text", terminal=1, environ={"EDITOR": "no-such-editor-anywhere"})
+
+
+def test_a_disk_without_room_for_the_editors_file_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, text: str, **_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(BadInputError, match="No space left on device"):
+        editor.edit("text", terminal=1, environ={"EDITOR": "true"})
+
+
+def test_text_that_an_editor_gives_back_has_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
+    program = tmp_path / "ed.sh"
+    program.write_text('#!/bin/sh\nprintf "\\033[2Jx\\000" > "$1"\n')
+    program.chmod(0o755)
+    assert editor.edit("text", terminal=1, environ={"VISUAL": " ", "EDITOR": "true"}) == "text"
+    assert editor.edit("text", terminal=1, environ={"EDITOR": str(program)}) == "[2Jx"

@@ -196,8 +196,8 @@ class Models:
 
     @property
     def key(self) -> str:
-        """The key that takes what is offered."""
-        return key_of(self._app.BINDINGS, "app.next_model", dict(self._app.settings.keys))
+        """The key that takes what is offered, or what else leads there."""
+        return key_of(self._app.BINDINGS, "app.next_model", dict(self._app.settings.keys)) or "/model"
 
     @property
     def offer(self) -> Offer | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rvchat.config import Paths
 from rvchat.hub import is_repository, starter
+from rvchat.tui.places import expanded
 from rvchat.types import ModelInfo
 
 if TYPE_CHECKING:  # what computes is not needed to draw the first screen
@@ -62,7 +62,7 @@ def read(paths: Paths, machine: Machine, found: Machine, named: Iterable[str] = 
     rows = listing(paths, machine, known)
     for name in named:
         if _is_place(name) and not any(is_called(row, name) for row in rows):
-            rows.insert(0, of_path(Path(name).expanduser().absolute(), machine))
+            rows.insert(0, of_path(expanded(name).absolute(), machine))
     begun = {row.name: local.begun(row.entry, paths) for row in rows if row.state == "partial" and row.entry}
     place = Place.of()
     room = disk.free_bytes(place.cache)
@@ -87,7 +87,7 @@ def named(text: str, paths: Paths, machine: Machine) -> Listed | None:
     from rvchat.hub.listing import of_name, of_path
 
     if _is_place(text):
-        return of_path(Path(text).expanduser().absolute(), machine)
+        return of_path(expanded(text).absolute(), machine)
     return of_name(text, paths, machine) if is_repository(text) else None
 
 
@@ -117,12 +117,12 @@ def is_called(row: Listed, name: str) -> bool:
         return True
     if row.entry is not None and name.lower() in (row.entry.name.lower(), row.entry.repo.lower()):
         return True
-    return row.path is not None and Path(name).expanduser() == row.path
+    return row.path is not None and expanded(name) == row.path
 
 
 def _is_place(name: str) -> bool:
     """Whether a model seems to be there: a .gguf file, or a folder with a config.json."""
-    path = Path(name).expanduser()
+    path = expanded(name)
     try:
         return (path.suffix == ".gguf" and path.is_file()) or (path / "config.json").is_file()
     except (OSError, ValueError):

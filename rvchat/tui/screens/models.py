@@ -14,6 +14,7 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
+from rvchat.errors import RvchatError
 from rvchat.tui.attachments import size_of
 from rvchat.tui.models import words
 from rvchat.tui.models.acts import Models
@@ -187,7 +188,11 @@ class ModelScreen(Screen[None]):
 
     @work(exclusive=True)
     async def _look_up(self, text: str) -> None:
-        self._named = await self._models.named(text) if text and not text.isspace() else None
+        try:
+            self._named = await self._models.named(text) if text else None
+        except (RvchatError, OSError) as error:
+            self._named = None
+            self.tell(f"{text}: {error}", bad=True)
         self.show()
 
     @on(Input.Submitted, "#search")
@@ -262,7 +267,11 @@ class ModelScreen(Screen[None]):
             self.app.push_screen(AskLine("Path of a .gguf file, or of a model's folder"), self._add)
 
     async def _add(self, path: str | None) -> None:
-        row = await self._models.named(path) if path else None
+        try:
+            row = await self._models.named(path) if path else None
+        except (RvchatError, OSError) as error:
+            self.tell(f"{path}: {error}", bad=True)
+            return
         if row is not None and _is_elsewhere(row):
             self.query_one(Input).value = row.name  # so that it is on the list, with how far it is
             self._models.bring_in(row)

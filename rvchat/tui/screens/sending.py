@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 from textual.screen import Screen
@@ -13,6 +12,7 @@ from rvchat.errors import RvchatError
 from rvchat.session.session import Session
 from rvchat.tui.attachments import attach, size_of, with_mentioned
 from rvchat.tui.commands import Commands
+from rvchat.tui.places import expanded
 from rvchat.tui.widgets.prompt import Prompt
 
 
@@ -37,24 +37,37 @@ class Sending:
         self._early: list[Prompt.Sent] = []
 
     def send(self, event: Prompt.Sent) -> None:
-        chat, editing = self._chat, event.editing
-        if chat.session is None:
+        if self._chat.session is None:
             self._early.append(event)
-            chat.tell("Still starting: it will be sent in a moment.")
+            self._chat.tell("Still starting: it will be sent in a moment.")
             return
-        if editing is None and Commands.is_command(event.text):
-            self._command(event.text)
+        self._send(event)
+        self._chat.prompt.arrived(event)  # not after an error: the draft has it then
+
+    def _send(self, event: Prompt.Sent) -> None:
+        chat, editing = self._chat, event.editing
+        # What the user has written decides, not what stands in a text that goes along.
+        if editing is None and chat.commands.is_command(event.raw):
+            self._command(event.raw)
             return
         try:
-            text = with_mentioned(event.text)
+            text = with_mentioned(event.raw, chat.prompt.snippets.expand, but=event.before)
         except RvchatError as error:
             chat.tell(str(error), bad=True)
-            chat.prompt.give_back(event.raw)
+            self._give_back(event)
             return
-        if editing is None and not chat.ask(lambda session: session.send(text)):
-            chat.prompt.give_back(event.raw)
-        elif editing is not None and not chat.ask(lambda session: session.edit(editing, text)):
-            chat.prompt.edit_message(editing, event.raw)
+        if editing is None:
+            taken = chat.ask(lambda session: session.send(text))
+        else:
+            taken = chat.ask(lambda session: session.edit(editing, text))
+        if not taken:
+            self._give_back(event)
+
+    def _give_back(self, event: Prompt.Sent) -> None:
+        if event.editing is None:
+            self._chat.prompt.give_back(event.raw)
+        else:
+            self._chat.prompt.edit_message(event.editing, event.raw, event.before)
 
     def send_early(self) -> None:
         """Sends what the user sent before there was a session."""
@@ -68,7 +81,7 @@ class Sending:
 
     async def _attach(self, mention: str) -> None:
         try:
-            attached = await asyncio.to_thread(attach, Path(mention[1:].strip('"')).expanduser())
+            attached = await asyncio.to_thread(attach, expanded(mention[1:].strip('"')))
         except RvchatError as error:
             self._chat.tell(str(error), bad=True)
             return
@@ -86,4 +99,4 @@ class Sending:
         else:
             self._chat.tell("")
             command, rest = found
-            command.run(rest)
+            command.run(self._chat.prompt.snippets.expand(rest).strip())

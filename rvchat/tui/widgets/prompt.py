@@ -72,12 +72,12 @@ class Prompt(TextArea):
     ]
 
     class Sent(Message):
-        """The user wants `text` to be sent: as a new question, or in place of the question `editing`. `raw` is the
-        text with its marks, for giving it back."""
+        """The user wants what is written to be sent: as a new question, or in place of the question `editing`, which
+        was `before`. `raw` is the text with its marks."""
 
-        def __init__(self, text: str, raw: str, editing: str | None) -> None:
+        def __init__(self, raw: str, editing: str | None = None, before: str = "") -> None:
             super().__init__()
-            self.text, self.raw, self.editing = text, raw, editing
+            self.raw, self.editing, self.before = raw, editing, before
 
     class Named(Message):
         """A file was named by completion: `mention` is the text that stands for it."""
@@ -105,7 +105,8 @@ class Prompt(TextArea):
         self._history: list[str] = []
         self._back = 0  # how far back in the history the shown text is; 0 is what is being written
         self._draft = ""
-        self._before_edit = ""
+        self._before_edit = self._edited = self._as_loaded = ""  # what was written then; the question; how it began
+        self._out: list[Prompt.Sent] = []  # what has been posted and is not where it goes
 
     def use_keys(self, keymap: Mapping[str, str]) -> None:
         """Takes the user's own keys, by the names of the bindings."""
@@ -119,9 +120,28 @@ class Prompt(TextArea):
         """The text with every mark replaced by what it stands for."""
         return self.snippets.expand(self.text)
 
+    @property
+    def unsent(self) -> str:
+        """All that was written and has not come to where it goes, with nothing that is kept elsewhere."""
+        texts = [event.raw for event in self._out]
+        if self.editing is not None:
+            texts += [self._before_edit, self.text if self.text != self._as_loaded else ""]
+        elif self._back:
+            recalled = self.snippets.expand(self._history[-self._back])
+            texts += [self._draft, self.text if self.whole != recalled else ""]
+        else:
+            texts.append(self.text)
+        return "\n".join(self.snippets.expand(text) for text in texts if text.strip())
+
+    def arrived(self, event: Prompt.Sent) -> None:
+        """What was sent is where it goes, or has been given back."""
+        if event in self._out:
+            self._out.remove(event)
+
     def load(self, text: str) -> None:
         """Puts `text` in, the cursor at its end; a long one as a mark, so that the input stays quick."""
-        self.text = self.snippets.paste(text) if Snippets.is_long(text) and text.count("\n") > 200 else text
+        long = Snippets.is_long(text) and text.count("\n") > 200
+        self.text = self.snippets.paste(self.snippets.expand(text)) if long else text
         self.move_cursor(self.document.end)
 
     def take(self) -> str:
@@ -140,13 +160,15 @@ class Prompt(TextArea):
         self._history = texts[-_MOST_HISTORY:]
         self._back = 0
 
-    def edit_message(self, message_id: str, text: str) -> None:
-        """Puts an earlier question in, to be sent in its place."""
+    def edit_message(self, message_id: str, text: str, before: str | None = None) -> None:
+        """Puts an earlier question in, to be sent in its place: as it was, or with a `text` that was `before`."""
         if self.editing is None:
             self._before_edit = self.text
         self.editing = message_id
+        self._edited = text if before is None else before
         self.border_title = "Editing · Enter asks it instead, Esc leaves it"
         self.load(text)
+        self._as_loaded = self.text if before is None else ""
         self.focus()
 
     def leave_edit(self) -> bool:
@@ -196,7 +218,11 @@ class Prompt(TextArea):
             self._end_edit()
             self._history = [*(t for t in self._history[-_MOST_HISTORY:] if t != raw), raw]
             self._back = 0
-            self.post_message(self.Sent(self.snippets.expand(raw), raw, editing))
+            sent = self.Sent(raw, editing, self._edited if editing is not None else "")
+            self._out.append(sent)
+            self.post_message(sent)
+            if editing is not None:
+                self.load(self._before_edit)
 
     def action_newline(self) -> None:
         self.insert("\n", maintain_selection_offset=False)

@@ -26,8 +26,8 @@ class Snippets:
         return self._add("Pasted", about, text)
 
     def file(self, about: str, text: str) -> str:
-        """A mark for an attached file, `about` which says what it is."""
-        return self._add("File", re.sub(r"[\[\]\n]", "_", about), text)
+        """A mark for an attached file, `about` which says what it is. The mark itself mentions no file."""
+        return self._add("File", re.sub(r"[\[\]\n@]", "_", about), text)
 
     def _add(self, kind: str, about: str, text: str) -> str:
         mark = f"[{kind} #{len(self._texts) + 1}: {about}]"
