@@ -39,9 +39,10 @@ def run(options: Options) -> int:
         try:
             app.run()
         finally:
-            if app.session is not None:
-                app.session.close()  # once more does nothing; needed after an error of the application
+            app.close()
+        for line in app.last_words:
+            print(line, file=terminal)
         if app.failed:
-            print(crash.words(app.report), file=terminal)
+            print(crash.words(app.report, kept=app.kept), file=terminal)
             return 1
         return app.return_code or 0

@@ -7,9 +7,11 @@ import contextlib
 import logging
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rich.console import RenderableType
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.command import DiscoveryHit, Hit, Hits, Provider
@@ -19,7 +21,7 @@ from textual.screen import Screen
 from textual.widgets import Input, TextArea
 
 from rvchat import settings
-from rvchat.errors import RvchatError
+from rvchat.errors import RvchatError, StoreError
 from rvchat.tui import Options, crash, draft
 from rvchat.tui.actions import Actions
 from rvchat.tui.bridge import Bridge
@@ -28,7 +30,7 @@ from rvchat.tui.screens.chat import ChatScreen
 from rvchat.tui.screens.models import ModelScreen
 from rvchat.tui.screens.moving import NARROW
 from rvchat.tui.themes import THEMES, fitting
-from rvchat.types import Event
+from rvchat.types import Event, Notice
 
 if TYPE_CHECKING:
     from rvchat.session import Session
@@ -58,7 +60,10 @@ class Conversations(Provider):
         app = self.app
         if not isinstance(app, RvchatApp) or app.store is None:
             return []
-        return [(summary.name, summary.id) for summary in await asyncio.to_thread(app.store.list)]
+        try:
+            return [(summary.name, summary.id) for summary in await asyncio.to_thread(app.store.list)]
+        except StoreError:  # which the list of conversations says
+            return []
 
     def _open(self, conversation_id: str) -> Callable[[], None]:
         app = self.app
@@ -107,6 +112,11 @@ class RvchatApp(App[None]):
         self.tokenizer: Any = None  # of the model that is loaded
         self.failed = False  # whether it ended by an error of its own, of which `report` is the file, if any
         self.report: str | None = None
+        self.kept = True  # whether, at the end, a disk has all that was said
+        self.last_words: list[str] = []  # what there is to say once the screen is gone
+        self._drafts_kept = False
+        self._leaving = threading.Lock()
+        self._ended: bool | None = None  # whether the engine has come to rest; None while the session is open
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = fitting(self.settings.theme, set(self.available_themes), self.console.color_system)
@@ -136,6 +146,8 @@ class RvchatApp(App[None]):
         self.chat.transcript.use_keys(self.settings.keys)
         (store, session), _ = await asyncio.gather(asyncio.to_thread(self._open), self.models.find_machine())
         self.store, self.session = store, session
+        if self._drafts_kept:  # the user has left meanwhile
+            return
         model = self.options.model
         if model is not None:
             session.load(model)  # before anything can be asked
@@ -144,8 +156,7 @@ class RvchatApp(App[None]):
         for problem in (*self.settings.problems, *([store.problem] if store.problem else [])):
             self.chat.tell(problem, bad=True, more=True)
         self.chat.sending.send_early()
-        if (kept := draft.take(self.options.paths.data)) and not self.chat.prompt.text:
-            self.chat.prompt.load(kept)
+        self.chat.restore(draft.take(self.options.paths.data))
         await self.models.begin()
 
     def _open(self) -> tuple[Store, Session]:
@@ -154,8 +165,16 @@ class RvchatApp(App[None]):
         from rvchat.store import Store
 
         store = Store.open_or_memory(self.options.paths.database)
-        store.recover()
-        store.purge()
+        try:
+            store.recover()
+            store.purge()
+        except StoreError as error:
+            if _is_damage(error):  # nothing is to be written into that; of a full disk all is there to be read
+                with contextlib.suppress(StoreError):
+                    store.close()
+                store = Store.memory(str(error))
+            else:
+                self.bridge.put(Notice(str(error)))
         partials.sweep(self.options.paths.models)
         return store, Session(store=store, open_model=self._open_model, on_event=self.bridge.put)
 
@@ -176,10 +195,36 @@ class RvchatApp(App[None]):
         await self._caught_up()
         self.bridge.detach()
         await self.models.work.close()
-        draft.keep(self.options.paths.data, self.chat.prompt.whole)
-        if self.session is not None:
-            await asyncio.to_thread(self.session.close)
+        self._keep_drafts()
+        await asyncio.to_thread(self._close_session)
         self.exit()
+
+    def close(self) -> None:
+        """Lets go of the conversations, also after an error; once more does nothing."""
+        self.bridge.detach()
+        self._close_session()
+        if self.store is not None and self._ended:
+            with contextlib.suppress(StoreError):
+                self.store.close()
+
+    def _close_session(self) -> None:
+        """Has the session keep everything, and hears what it says of that. Any thread."""
+        with self._leaving:
+            if self.session is None or self.store is None or self._ended is not None:
+                return
+            self.bridge.rest()  # what was not shown before is of no interest any more
+            self._ended = self.session.close()
+            last = self.bridge.rest()[-1:]  # what came before it was about answers that have ended since
+            self.last_words += [event.text for event in last if isinstance(event, Notice)]
+            self.kept = crash.is_kept(self.session, self.store)
+            draft.keep(self.options.paths.data, draft.unstored(self.session, self.store))
+
+    def _keep_drafts(self) -> None:
+        """Keeps what was written and not sent, once: it is added to what is kept already."""
+        if not self._drafts_kept and self.chat.is_mounted:
+            self._drafts_kept = True
+            if not draft.keep(self.options.paths.data, self.chat.unsent):
+                self.last_words.append("What was written and not sent could not be kept.")
 
     async def action_interrupt(self) -> None:
         """Ctrl+C, by which people mean one of three things."""
@@ -188,7 +233,7 @@ class RvchatApp(App[None]):
         if marked:
             self.chat.copy(marked)
             self.screen.clear_selection()
-        elif self.screen is self.chat and self.chat.state.answering:
+        elif self.chat.state.answering:
             self.chat.stop_answer()
         else:
             await self.action_quit()
@@ -203,10 +248,16 @@ class RvchatApp(App[None]):
 
     def _fatal_error(self) -> None:
         """An error of the application itself. Textual would print a screenful of it over the terminal."""
-        error = sys.exc_info()[1] or self._exception
-        self.failed = True
-        self.report = crash.report(error, self.options.paths.logs)
+        if not self.failed:  # what comes after the first error comes from it
+            self.failed = True
+            self.bridge.detach()
+            self.report = crash.report(sys.exc_info()[1] or self._exception, self.options.paths.logs)
+            self._keep_drafts()
         self._close_messages_no_wait()
+
+    def panic(self, *renderables: RenderableType) -> None:
+        """Where an error could be drawn, Textual comes here."""
+        self._fatal_error()
 
     # --- events --------------------------------------------------------------------------------------------
 
@@ -218,15 +269,19 @@ class RvchatApp(App[None]):
 
     def save_settings(self, changes: Mapping[str | tuple[str, ...], Any], *, quiet: bool = False) -> None:
         """Writes changes to config.toml and goes on with what then stands there; says so unless `quiet`."""
+        path = self.options.paths.config
         try:
-            settings.write(self.options.paths.config, changes)
-        except RvchatError as error:
+            settings.write(path, changes)
+        except (RvchatError, OSError) as error:
             self.chat.tell(str(error), bad=True)
             return
-        self.settings = settings.read(self.options.paths.config)
+        except UnicodeDecodeError as error:
+            self.chat.tell(f"{path} is not text in UTF-8: {error}. Mend it; it has not been changed.", bad=True)
+            return
+        self.settings = settings.read(path)
         self.chat.defaults = self.settings
         if not quiet:
-            self.chat.tell(f"Saved in {self.options.paths.config}.")
+            self.chat.tell(f"Saved in {path}.")
 
     # --- screens -------------------------------------------------------------------------------------------
 
@@ -277,3 +332,8 @@ class RvchatApp(App[None]):
         if self.screen is self.chat:
             await self._caught_up()
             self.actions.edit()
+
+
+def _is_damage(error: StoreError) -> bool:
+    """Whether it is the file that is wrong, rather than the disk."""
+    return getattr(error.__cause__, "sqlite_errorname", "").startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))

@@ -43,6 +43,13 @@ class Bridge:
         with self._lock:
             self._loop = None
 
+    def rest(self) -> list[Event]:
+        """Takes what has come and was not handed over."""
+        with self._lock:
+            events = list(self._events)
+            self._events.clear()
+        return events
+
     def put(self, event: Event) -> None:
         """Called from any thread; returns at once."""
         with self._lock:
@@ -71,8 +78,7 @@ class Bridge:
             self._waking = False
             if self._loop is None:
                 return
-            events = list(self._events)
-            self._events.clear()
+        events = self.rest()
         self._last = perf_counter()
         if events:
             self._deliver(merged(events))

@@ -128,12 +128,15 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
         paths = Paths.of(tmp_path / "data", {})
         name = model if model is not None or not answers else script(tmp_path, *answers)
         app = RvchatApp(Options(paths=paths, open_model=open_model or Opener(paths), model=name, **more))
-        async with app.run_test(size=size) as pilot:
-            chat = Chat(app, pilot)
-            if wait and name is not None:
-                await chat.ready()
-            yield chat
-            await app.action_quit()
+        try:
+            async with app.run_test(size=size) as pilot:
+                chat = Chat(app, pilot)
+                if wait and name is not None:
+                    await chat.ready()
+                yield chat
+                await app.action_quit()
+        finally:
+            app.close()
 
     return run
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from rvchat.config import Paths
 from rvchat.store import Store
 from rvchat.tui.days import grouped
+from rvchat.tui.screens.dialogs import AskLine
 from rvchat.tui.widgets.sidebar import Sidebar
 from rvchat.types import Conversation, Message
 
@@ -89,6 +92,109 @@ async def test_search_opens_the_branch_that_has_the_words(opened: Any, tmp_path:
         await chat.until(lambda: chat.screen.sidebar._words == "zanzib" and listed(chat))
         await chat.press("enter")
         await chat.until(lambda: chat.texts[-1][1] == "first answer with zanzibar")
+
+
+@pytest.mark.parametrize("ticks", [0, 1, 2, 3, 5, 8])
+async def test_two_that_show_a_conversation_at_once_show_it_once(opened: Any, tmp_path: Path, ticks: int) -> None:
+    fill(tmp_path / "data", [conversation(n, 8) for n in range(3)])
+    async with opened({"text": "ok"}, conversation="c0") as chat:
+        await chat.until(lambda: chat.texts)
+
+        async def again() -> None:
+            for _ in range(ticks):
+                await asyncio.sleep(0)
+            chat.screen._refresh()  # as when an answer ends
+
+        for name in ("1", "2"):
+            await asyncio.gather(again(), chat.screen.open(f"c{name}"))
+            await chat.settled()
+            shown = [view.message.id for view in chat.screen.transcript.views]
+            assert shown == [f"{name}-{index}" for index in range(8)]
+
+
+async def test_search_goes_to_a_message_that_another_process_has_added(opened: Any, tmp_path: Path) -> None:
+    fill(tmp_path / "data", [conversation(1, 4)])
+    async with opened({"text": "ok"}, conversation="c1", size=(100, 24)) as chat:
+        await chat.until(lambda: chat.texts)
+        other = Store.open(Paths.of(tmp_path / "data", {}).database)
+        other.add("c1", Message("new", "1-3", "user", "a zebra walks by", time.time()))
+        other.close()
+        await chat.press("ctrl+f")
+        await chat.type("zebra")
+        await chat.until(lambda: chat.screen.sidebar._words == "zebra" and listed(chat))
+        await chat.press("enter")
+        await chat.until(lambda: chat.texts[-1] == ("user", "a zebra walks by"))
+
+
+async def test_search_that_found_what_has_gone_since_says_so(opened: Any, tmp_path: Path) -> None:
+    fill(tmp_path / "data", [conversation(1, 4)])
+    async with opened({"text": "ok"}, conversation="c1") as chat:
+        await chat.until(lambda: chat.texts)
+        chat.screen.post_message(Sidebar.Opened("c1", "gone", "zebra"))
+        await chat.until(lambda: "gone" in chat.notice)
+        await chat.ask("q")
+        assert chat.texts[-1] == ("assistant", "ok")
+
+
+async def test_entry_that_is_chosen_while_a_search_ends_is_the_one_that_is_seen(opened: Any, tmp_path: Path) -> None:
+    fill(tmp_path / "data", [conversation(n, 4, "zebra") for n in range(30)])
+    async with opened({"text": "ok"}, size=(100, 24)) as chat:
+        await chat.press("ctrl+f")
+        await chat.type("zebra")
+        await chat.until(lambda: chat.screen.sidebar._words == "zebra" and len(listed(chat)) == 30)
+        chat.screen.set_focus(chat.screen.sidebar.entries)
+        held, go = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with chat.app.store._lock:
+                held.set()
+                go.wait(20)
+
+        threading.Thread(target=hold).start()
+        held.wait(20)
+        try:
+            await chat.press("down")
+            seen = chat.screen.sidebar.conversation
+            await chat.press("escape")  # ends the search, of which the list hears later
+            assert chat.screen.sidebar.conversation == seen
+            opened_: list[str] = []
+            chat.screen.open = lambda conversation_id: _noted(opened_, conversation_id)
+            await chat.press("enter")
+        finally:
+            go.set()
+        await chat.until(lambda: opened_ == [seen])
+
+
+async def _noted(ids: list[str], conversation_id: str) -> bool:
+    ids.append(conversation_id)
+    return False
+
+
+async def test_conversation_that_could_not_be_saved_is_given_a_title(opened: Any) -> None:
+    async with opened({"text": "ok"}) as chat:
+        chat.app.store._db.execute("PRAGMA query_only = ON")
+        await chat.ask("important")
+        await chat.type("/title")
+        await chat.press("escape", "enter")
+        await chat.until(lambda: isinstance(chat.app.screen, AskLine))
+        await chat.press("end", "!", "enter")
+        await chat.until(lambda: chat.screen.session.conversation.title == "important!")
+
+
+async def test_deletion_that_cannot_be_undone_now_can_be_later(opened: Any, tmp_path: Path) -> None:
+    fill(tmp_path / "data", [conversation(1, 4)])
+    async with opened({"text": "ok"}, conversation="c1") as chat:
+        store = chat.app.store
+        store.delete("c1")
+        await chat.press("ctrl+n")
+        for refused in (True, False):
+            store._db.execute(f"PRAGMA query_only = {'ON' if refused else 'OFF'}")
+            await chat.type("/undo")
+            await chat.press("escape", "enter")
+            await chat.sees("Bring back which conversation?")
+            await chat.press("enter")
+            await chat.until(lambda refused=refused: ("cannot be written" in chat.notice) == refused)
+        await chat.until(lambda: len(chat.texts) == 4)
 
 
 async def test_title_pin_deletion_and_its_undoing_survive_a_restart(opened: Any) -> None:

@@ -646,3 +646,47 @@ async def test_a_model_from_elsewhere_is_copied_by_a_key(opened: Any, tmp_path: 
         await chat.until(lambda: chat.app.models.shelf.find(name) is not None, "on the shelf")
         assert (paths.models / name / source.name).read_bytes() == source.read_bytes()
         assert chat.app.screen is screen
+
+
+async def test_ctrl_c_stops_an_answer_also_among_the_models(opened: Any) -> None:
+    async with opened({"text": "".join(f"w{n} " for n in range(900)), "tok_s": 100}) as chat:
+        await chat.type("go")
+        await chat.press("enter")
+        await chat.until(lambda: chat.screen.state.activity == "answering")
+        await chat.press("ctrl+o")
+        await chat.until(lambda: isinstance(chat.app.screen, ModelScreen))
+        await chat.press("ctrl+c")
+        await chat.until(lambda: not chat.screen.state.answering)
+        assert chat.screen.session.conversation.branch()[-1].status == "stopped"
+        assert isinstance(chat.app.screen, ModelScreen)
+        assert chat.app._exit is False
+
+
+async def test_model_of_a_home_that_nobody_has_is_said(opened: Any) -> None:
+    async with opened({"text": "ok"}) as chat:
+        await chat.type("/model ~no-such-user/gemma.gguf")
+        await chat.press("escape", "enter")
+        await chat.until(lambda: chat.notice)
+        await chat.press("ctrl+o", "slash")
+        await chat.type("~no-such-user")
+        await chat.sees("No model there")
+
+
+async def test_folder_that_cannot_be_looked_at_is_said(opened: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").symlink_to(tmp_path / "gone")
+    async with opened({"text": "ok"}) as chat:
+        await chat.press("ctrl+o")
+        await chat.until(lambda: isinstance(chat.app.screen, ModelScreen))
+        notices = chat.app.screen.query_one(Notices)
+        chat.app.screen.query_one(Input).value = str(folder)
+        await chat.until(lambda: "No such file" in notices.text)
+        chat.app.screen.query_one(Input).value = ""
+        chat.app.screen.tell("")
+        await chat.press("a")
+        await chat.until(lambda: isinstance(chat.app.screen, AskLine))
+        chat.app.screen.query_one(Input).value = str(folder)
+        await chat.press("enter")
+        await chat.until(lambda: "No such file" in notices.text)

@@ -48,6 +48,7 @@ async def test_settings_of_a_conversation_are_changed_and_kept(opened: Any) -> N
         ("temperature", "-1", "Temperature is -1.0; it must be between 0.0 and 100.0."),
         ("top_k", "1.5", "Top-k is '1.5', not a whole number."),
         ("max_new_tokens", "0", "must be 1 or more"),
+        ("max_new_tokens", "9" * 20, "1,073,741,824"),
     ],
 )
 async def test_what_is_wrong_in_the_form_is_said_and_nothing_changes(
@@ -136,6 +137,53 @@ async def test_conversation_is_written_to_a_file_and_never_over_one(
         text = (tmp_path / "What-is-it-really.md").read_text()
         assert "the **answer** [2J" in text
         assert "\x1b" not in text
+
+
+async def test_file_that_is_exported_is_its_owners_alone_and_whole_or_not_there(
+    opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened({"text": "ok"}) as chat:
+        await chat.ask("q")
+        await chat.type(f"/export md {tmp_path}/kept.md")
+        await chat.press("escape", "enter")
+        await chat.until(lambda: "Written to" in chat.notice)
+        assert (tmp_path / "kept.md").stat().st_mode & 0o077 == 0
+        await chat.type("/export md ~no-such-user/x.md")
+        await chat.press("escape", "enter")
+        await chat.until(lambda: "Nothing was written" in chat.notice)
+
+        def fails(*_: Any) -> Any:
+            yield "half"
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("rvchat.tui.actions.export", fails)
+        await chat.type(f"/export md {tmp_path}/half.md")
+        await chat.press("escape", "enter")
+        await chat.until(lambda: "No space left" in chat.notice)
+        assert not (tmp_path / "half.md").exists()
+
+
+async def test_key_that_is_taken_away_leaves_the_rest(opened: Any, tmp_path: Path) -> None:
+    path = config(tmp_path)
+    path.parent.mkdir(parents=True)
+    path.write_text('[keys]\n"app.next_model" = ""\n"message.copy" = ""\n')
+    async with opened({"text": "ok"}) as chat:
+        await chat.ask("q")
+        assert chat.app.models.key == "/model"
+        await chat.press("shift+up", "f1")
+        await chat.until(lambda: isinstance(chat.app.screen, HelpScreen))
+
+
+async def test_settings_file_that_is_not_utf8_is_said_and_stays(opened: Any, tmp_path: Path) -> None:
+    path = config(tmp_path)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(before := '[personas]\nfr = "h\xe9las"\n'.encode("latin-1"))
+    async with opened({"text": "ok"}) as chat:
+        assert "cannot be read" in chat.notice
+        await chat.type("/theme nord")
+        await chat.press("escape", "enter")
+        await chat.until(lambda: "config.toml" in chat.notice and "changed" in chat.notice)
+    assert path.read_bytes() == before
 
 
 async def test_help_names_the_keys_of_where_one_is_first(opened: Any) -> None:
@@ -232,17 +280,21 @@ async def test_every_theme_draws_every_part(opened: Any, theme: str) -> None:
 
 
 def test_report_of_a_failure_has_the_cause_and_no_word_of_a_conversation(tmp_path: Path) -> None:
-    secret = "what was said"
+    said = "what was said"
     try:
-        raise ValueError("the cause")
-    except ValueError as error:
+        try:
+            raise FileNotFoundError(2, "No such file or directory", said)
+        except OSError:
+            {}[said]
+    except KeyError as error:
         path = crash.report(error, tmp_path)
     assert path is not None
     text = Path(path).read_text()
-    assert "ValueError: the cause" in text
+    assert text.index("FileNotFoundError: No such file or directory") < text.index("KeyError\n")
+    assert "test_report_of_a_failure_has_the_cause" in text
     assert "Python" in text
-    assert secret not in text
-    assert path in crash.words(path)
+    assert said not in text
+    assert path in crash.words(path, kept=True)
     assert Path(path).stat().st_mode & 0o077 == 0
 
 

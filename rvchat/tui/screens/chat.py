@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -20,6 +21,7 @@ from rvchat.store.printable import one_line, printable
 from rvchat.tui import clipboard
 from rvchat.tui.bridge import Bridge
 from rvchat.tui.commands import Commands
+from rvchat.tui.draft import Drafts
 from rvchat.tui.live import LiveAnswers
 from rvchat.tui.screens.list_acts import ListActs
 from rvchat.tui.screens.message_acts import MessageActs, whole
@@ -92,7 +94,8 @@ class ChatScreen(Moving):
         self._folder = folder
         self._state = State()
         self._live = LiveAnswers()
-        self._drafts: dict[str, str] = {}
+        self._drafts = Drafts()
+        self._showing = asyncio.Lock()
         self._refreshing = self._refresh_again = False
 
     def compose(self) -> ComposeResult:
@@ -177,9 +180,11 @@ class ChatScreen(Moving):
 
     async def refresh_conversation(self, *, fresh: bool = False) -> None:
         """Shows the open conversation as it is now."""
-        session = self.session
-        if session is None:
-            return
+        async with self._showing:  # two at once would both add what neither has found
+            if self.session is not None:
+                await self._show(self.session, fresh=fresh)
+
+    async def _show(self, session: Session, *, fresh: bool) -> None:
         self._bridge.flush()  # so that what is live is known to be
         conversation = session.conversation
         if fresh or conversation.id != self.current:
@@ -200,13 +205,24 @@ class ChatScreen(Moving):
         branch = conversation.branch()
         if self.current:
             # One empty conversation is as good as another: what was begun in one is there in the next.
-            self._drafts[self.current if self.transcript.views else ""] = self.prompt.text
-            self.prompt.load(self._drafts.pop(conversation.id if branch else "", ""))
+            left = self.current if self.transcript.views else ""
+            self.prompt.load(self._drafts.change(left, self.prompt.text, conversation.id if branch else ""))
         self.current = conversation.id
         self.prompt.remember([printable(m.content) for m in branch if m.role == "user"])
         stats = next((m.stats for m in reversed(branch) if m.stats is not None), None)
         used = stats.prompt_tokens + stats.new_tokens if stats is not None else None
         self.state = replace(self.state, stats=stats, used=used)
+
+    @property
+    def unsent(self) -> dict[str, str]:
+        """What is written and not sent: by conversation, and under "" what is to be in the input at the next start."""
+        return self._drafts.all(self.prompt.unsent, self.prompt.snippets.expand)
+
+    def restore(self, texts: Mapping[str, str]) -> None:
+        """Takes up what was `unsent` when the application was left; what has been written since goes on from it."""
+        text = self._drafts.add(texts, self.current, self.prompt.text)
+        if text != self.prompt.text:
+            self.prompt.load(text)
 
     def reload_list(self) -> None:
         self.sidebar.reload(self.current)
@@ -324,10 +340,8 @@ class ChatScreen(Moving):
             return
         if self.has_class("-narrow"):
             self.hide_list()
-        if event.message_id is not None and self.session is not None:
-            branch = [m.id for m in self.session.conversation.branch()]
-            if event.message_id not in branch:
-                self.session.select(event.message_id)
+        if event.message_id is not None:
+            if self.list.select(event.message_id):
                 await self.refresh_conversation()
             await self.transcript.reveal(event.message_id, event.words)
         else:

@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Checkbox, Input, Select, Static, TextArea
 
 from rvchat.tui.screens.dialogs import AskLine
-from rvchat.types import Conversation, Sampling
+from rvchat.types import LONGEST_ANSWER, Conversation, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,9 @@ class ConversationSettings(ModalScreen[Wanted | None]):
                 kind = "a whole number" if name in _WHOLE else "a number"
                 return self._refuse(name, f"{title} is {text!r}, not {kind}.")
         longest = numbers.pop("max_new_tokens")
-        if longest is not None and longest < 1:
-            return self._refuse("max_new_tokens", f"The longest answer is {longest} tokens; it must be 1 or more.")
+        if longest is not None and not 1 <= longest <= LONGEST_ANSWER:
+            must = "1 or more" if longest < 1 else f"at most {LONGEST_ANSWER:,}"
+            return self._refuse("max_new_tokens", f"The longest answer is {longest} tokens; it must be {must}.")
         try:
             sampling = Sampling(**numbers)
         except ValueError as error:

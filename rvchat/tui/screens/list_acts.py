@@ -6,7 +6,7 @@ from typing import Protocol
 
 from textual.screen import Screen
 
-from rvchat.errors import StoreError
+from rvchat.errors import RvchatError, StoreError
 from rvchat.session.session import Session
 from rvchat.store import Store
 from rvchat.tui.screens.dialogs import AskLine, Pick
@@ -65,8 +65,10 @@ class ListActs:
 
     def rename(self, conversation_id: str) -> None:
         """Asks for another title."""
-        store = self._chat.store
-        if store is None:
+        try:
+            title = self._title(conversation_id)
+        except StoreError as error:
+            self._chat.tell(str(error), bad=True)
             return
 
         def named(title: str | None) -> None:
@@ -78,7 +80,26 @@ class ListActs:
                 self._chat.tell(str(error), bad=True)
             self._chat.reload_list()
 
-        self._screen.app.push_screen(AskLine("Title", store.summary(conversation_id).name), named)
+        self._screen.app.push_screen(AskLine("Title", title), named)
+
+    def _title(self, conversation_id: str) -> str:
+        """As it is now: of the open conversation also where the store does not have it yet."""
+        session, store = self._chat.session, self._chat.store
+        if session is not None and conversation_id == session.conversation.id and session.conversation.title:
+            return session.conversation.title
+        return store.summary(conversation_id).name if store is not None else ""
+
+    def select(self, message_id: str) -> bool:
+        """Makes the branch with that message the active one. Whether it was another."""
+        session = self._chat.session
+        if session is None or any(message.id == message_id for message in session.conversation.branch()):
+            return False
+        try:
+            session.select(message_id)
+        except RvchatError as error:
+            self._chat.tell(str(error), bad=True)
+            return False
+        return True
 
     def _change(self, conversation_id: str, **fields: object) -> None:
         session, store = self._chat.session, self._chat.store
@@ -90,7 +111,8 @@ class ListActs:
 
     async def _undo(self, session: Session, store: Store) -> None:
         if self._deleted:
-            await self._restore(self._deleted.pop(), session, store)
+            await self._restore(self._deleted[-1], session, store)
+            self._deleted.pop()  # once it is back
         else:
             self._restore_one(session, store)
 
@@ -110,8 +132,12 @@ class ListActs:
             return
 
         async def picked(conversation_id: str | None) -> None:
-            if conversation_id is not None:
+            if conversation_id is None:
+                return
+            try:
                 await self._restore(conversation_id, session, store)
+            except StoreError as error:
+                self._chat.tell(str(error), bad=True)
 
         rows = [Row(summary.name, summary.id) for summary in deleted]
         self._screen.app.push_screen(Pick("Bring back which conversation?", rows), picked)

@@ -43,7 +43,7 @@ class MessageActs:
     async def act(self, message_id: str, what: str) -> None:
         """`what` is one of MessageView.Act's."""
         session, view = self._chat.session, self._chat.transcript.view(message_id)
-        if session is None or view is None:
+        if session is None or view is None or message_id not in {m.id for m in session.conversation.messages}:
             return
         match what:
             case "copy":

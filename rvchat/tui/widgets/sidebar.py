@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, ClassVar
 
@@ -65,8 +65,8 @@ class Sidebar(Vertical):
         super().__init__(id=id)
         self._store: Store | None = None
         self._current = ""
-        self._hits: Sequence[Hit] = ()
-        self._words = ""  # what the shown hits were found by
+        self._hits: Mapping[str, Hit] = {}  # by the keys of their rows
+        self._words = ""  # what they were found by
 
     def compose(self) -> ComposeResult:
         yield Input(placeholder="Search", id="search")
@@ -101,17 +101,14 @@ class Sidebar(Vertical):
         if store is None:
             return
         try:
-            if words:
-                self._hits = await asyncio.to_thread(store.search, words, _HITS)
-                rows = self._hit_rows()
-            else:
-                self._hits = ()
-                rows = self._day_rows(await asyncio.to_thread(store.list))
+            found = await asyncio.to_thread(store.search, words, _HITS) if words else []
+            listed = await asyncio.to_thread(store.list) if not words else []
         except StoreError as error:
             self.post_message(self.Trouble(error))
             return
-        self._words = words
-        self.entries.show(rows)
+        # All at once: what is done with an entry meanwhile is done with what is seen.
+        self._words, self._hits = words, {f"{hit.conversation_id}\n{hit.message_id}": hit for hit in found}
+        self.entries.show(self._hit_rows() if words else self._day_rows(listed))
         if not words and not self.entries.has_focus:
             self.entries.highlight(self._current)
 
@@ -127,10 +124,10 @@ class Sidebar(Vertical):
 
     def _hit_rows(self) -> list[Row]:
         rows = [
-            Row(hit.name or "Untitled", str(number), second=hit.snippet.text, marks=hit.snippet.marks)
+            Row(hit.name or "Untitled", key, second=hit.snippet.text, marks=hit.snippet.marks)
             if hit.message_id is not None
-            else Row(hit.name or "Untitled", str(number), mark="≡")
-            for number, hit in enumerate(self._hits)
+            else Row(hit.name or "Untitled", key, mark="≡")
+            for key, hit in self._hits.items()
         ]
         return rows or [Row("Nothing found")]
 
@@ -138,7 +135,8 @@ class Sidebar(Vertical):
     def conversation(self) -> str | None:
         """The conversation of the highlighted entry."""
         key = self.entries.key
-        return key if key is None or not self._words else self._hits[int(key)].conversation_id
+        hit = self._hits.get(key or "")
+        return key if hit is None else hit.conversation_id
 
     # --- what the user does --------------------------------------------------------------------------------
 
@@ -155,10 +153,10 @@ class Sidebar(Vertical):
     @on(ListOf.Chosen)
     def _chosen(self, event: ListOf.Chosen) -> None:
         event.stop()
-        if self._words:
-            hit = self._hits[int(event.key)]
+        hit = self._hits.get(event.key)
+        if hit is not None:
             self.post_message(self.Opened(hit.conversation_id, hit.message_id, self._words))
-        else:
+        elif any(row.key == event.key for row in self.entries.rows):  # not of a list that has gone since
             self.post_message(self.Opened(event.key))
 
     def action_act(self, what: str) -> None:

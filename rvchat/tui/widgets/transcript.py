@@ -86,9 +86,8 @@ class Transcript(VerticalScroll, can_focus=False):
         wanted = self._messages[self._first :]
         with self.app.batch_update():
             views = {view.message.id: view for view in self.views}
-            await self._column.remove_children(
-                [v for i, v in views.items() if fresh or i not in {m.id for m in wanted}]
-            )
+            stay = set() if fresh else {message.id for message in wanted}
+            await self._column.remove_children([view for view in self.views if view.message.id not in stay])
             new: list[MessageView] = []
             for message in map(now, wanted):
                 view, place = None if fresh else views.get(message.id), sibling(message.id)
