@@ -11,6 +11,8 @@ from rvchat.tui import clipboard
 from rvchat.tui.screens.chat import ChatScreen
 from rvchat.tui.screens.dialogs import AskLine, Pick
 from rvchat.tui.widgets.sidebar import Sidebar
+from rvchat.types import Attachment, Conversation, Message
+from tests.tui.test_history import fill
 
 LONG = "word " + "".join(f"w{n} " for n in range(500))
 
@@ -58,6 +60,16 @@ async def test_leaving_an_edit_gives_back_what_was_being_written(opened: Any) ->
         assert chat.screen.prompt.text == "draft"
         await chat.press("enter")
         await chat.until(lambda: chat.texts[-2][1] == "draft")
+        await chat.settled()
+
+
+async def test_sending_an_edit_gives_back_what_was_being_written(opened: Any) -> None:
+    async with opened({"text": "one"}) as chat:
+        await chat.ask("first")
+        await chat.type("draft")
+        await chat.press("shift+up", "up", "e", "!", "enter")
+        await chat.until(lambda: chat.texts and chat.texts[0][1] == "first!")
+        assert chat.screen.prompt.text == "draft"
         await chat.settled()
 
 
@@ -143,6 +155,16 @@ async def test_tool_calls_are_folded_and_said_not_to_run(opened: Any) -> None:
         await chat.press("shift+up", "t")
         await chat.sees('"city": "Bern"')
         await chat.sees("Not run")
+
+
+async def test_what_went_with_a_message_in_another_program_is_named(opened: Any, tmp_path: Path) -> None:
+    attachments = (Attachment("text", "contract[bold].txt", "read by it"), Attachment("image", "https://example.org/x"))
+    question = Message("m1", None, "user", "", 1.0, attachments=attachments)
+    answer = Message("m2", "m1", "assistant", "I read it", 2.0)
+    fill(tmp_path / "data", [Conversation("c1", "Imported", 1.0, 2.0, (question, answer), "m2")])
+    async with opened({"text": "ok"}, conversation="c1") as chat:
+        await chat.sees("+ contract[bold].txt (text, 10 characters)")
+        await chat.sees("+ https://example.org/x (image)")
 
 
 async def test_view_holds_still_when_scrolled_up_and_end_follows_again(opened: Any) -> None:

@@ -167,6 +167,20 @@ async def test_a_long_question_opens_to_its_whole_by_click_and_key(opened: Any) 
         await chat.until(lambda: "20 more lines" in str(chat.screen.transcript.views[0]._question()))
 
 
+@pytest.mark.parametrize("before", ["", "ctrl+b", "shift+up"])
+async def test_what_is_typed_after_a_click_on_a_message_goes_to_the_input(opened: Any, before: str) -> None:
+    async with opened({"text": "an answer"}, {"text": "MORE"}, size=(90, 24)) as chat:
+        await chat.ask("q")
+        if before:
+            await chat.press(before)
+            await chat.until(lambda: focused(chat) is not chat.screen.prompt)
+        await click(chat, "an answer")
+        await chat.type("great, now copy it")
+        await chat.until(lambda: chat.screen.prompt.text == "great, now copy it")
+        assert chat.texts == [("user", "q"), ("assistant", "an answer")]
+        assert chat.app.store.list()
+
+
 async def test_making_another_answer_stays_at_the_end(opened: Any) -> None:
     async with opened({"text": "one"}, {"text": "two"}) as chat:
         await chat.ask("\n".join(f"line {n}" for n in range(28)))

@@ -19,7 +19,7 @@ from rvchat.store.printable import one_line, printable
 from rvchat.tui.state import label, seconds, statistics
 from rvchat.tui.widgets.buttons import button, fitting, keyed
 from rvchat.tui.widgets.prose import Prose
-from rvchat.types import Message, ToolCall
+from rvchat.types import Attachment, Message, ToolCall
 
 _QUESTION_LINES = 30
 _QUESTION_LETTERS = 4000
@@ -81,7 +81,10 @@ class Fold(Vertical):
 
 
 class MessageView(Vertical, can_focus=True):
-    """Shows `message`. The keys act on it while it has the focus; what they mean is the screen's business."""
+    """Shows `message`. The keys act on it while it has the focus, which only keys give it: who clicks marks text, and
+    what is typed then is for the input. What the keys mean is the screen's business."""
+
+    FOCUS_ON_CLICK = False
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "screen.step(-1)", "The message before", id="message.previous", show=False),
@@ -131,6 +134,8 @@ class MessageView(Vertical, can_focus=True):
             yield self.body
         else:
             yield Static(self._question(), classes="body", markup=False)
+        for attachment in self.message.attachments:
+            yield Static(_attached(attachment), classes="attachment", markup=False)
         for call in self.message.tool_calls:
             yield self._call(call)
         if (foot := self._foot()).plain:
@@ -251,6 +256,9 @@ class MessageView(Vertical, can_focus=True):
         """Words that do `what` when they are clicked."""
         return button(words, self._click(what))
 
+    async def on_mouse_down(self) -> None:
+        await self.run_action("screen.write")
+
     def watch_has_focus(self, has_focus: bool) -> None:
         super().watch_has_focus(has_focus)
         self._settle()
@@ -306,7 +314,10 @@ class MessageView(Vertical, can_focus=True):
         return "Thoughts" if took is None else f"Thought for {seconds(took)}"
 
     def _call(self, call: ToolCall) -> Fold:
-        arguments = call.raw or json.dumps(call.arguments, ensure_ascii=False, indent=2)
+        try:
+            arguments = call.raw or json.dumps(call.arguments, ensure_ascii=False, indent=2)
+        except RecursionError:
+            arguments = "nested too deep to be shown"
         body = f"```json\n{arguments}\n```\n\n"
         body += (
             "*Not run: rvchat shows tool calls and runs none.*" if call.result is None else f"```\n{call.result}\n```"
@@ -332,3 +343,9 @@ class MessageView(Vertical, can_focus=True):
     def action_statistics(self) -> None:
         self._with_statistics = not self._with_statistics
         self._settle()
+
+
+def _attached(attachment: Attachment) -> Content:
+    """What went with a message in another program: of what kind, its name, and how much of it was read."""
+    read = f", {len(attachment.text):,} characters" if attachment.text else ""
+    return Content(f"+ {one_line(attachment.name, 200) or 'unnamed'} ({one_line(attachment.kind, 40)}{read})")
