@@ -67,7 +67,7 @@ def _told(error: BaseException) -> Iterator[str]:
 def _said(error: BaseException) -> str:
     """What an error says where that is made of names in the code, or by the system."""
     if isinstance(error, OSError):
-        return f": {error.strerror}" if error.strerror else ""
+        return f": {os.strerror(error.errno)}" if error.errno is not None else ""
     return f": {error}" if type(error) in (AttributeError, ImportError, IndexError, NameError) else ""
 
 

@@ -66,6 +66,7 @@ async def test_after_detach_nothing_is_delivered() -> None:
     bridge.put(TextDelta("a", "x"))
     bridge.flush()
     assert batches == []
+    assert [bridge.rest(), bridge.rest()] == [[TextDelta("a", "x")], []]
 
 
 async def test_slow_screen_is_given_longer_pauses() -> None:

@@ -283,7 +283,7 @@ def test_report_of_a_failure_has_the_cause_and_no_word_of_a_conversation(tmp_pat
     said = "what was said"
     try:
         try:
-            raise FileNotFoundError(2, "No such file or directory", said)
+            raise FileNotFoundError(2, said, said)
         except OSError:
             {}[said]
     except KeyError as error:
