@@ -128,6 +128,17 @@ async def test_each_conversation_keeps_what_was_being_written(opened: Any) -> No
         await chat.until(lambda: chat.screen.prompt.text == "half a thought")
 
 
+async def test_what_was_being_written_is_kept_where_an_earlier_message_is_called_up(opened: Any) -> None:
+    async with opened({"text": "ok"}) as chat:
+        await chat.ask("first")
+        first = chat.screen.session.conversation.id
+        await chat.type("half a thought")
+        await chat.press("up", "ctrl+n")
+        await chat.until(lambda: chat.screen.prompt.text == "")
+        await chat.screen.open(first)
+        assert chat.screen.prompt.text == "half a thought"
+
+
 async def test_commands_are_completed_and_run(opened: Any) -> None:
     async with opened({"text": "ok"}) as chat:
         await chat.ask("q")

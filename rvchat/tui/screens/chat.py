@@ -202,6 +202,7 @@ class ChatScreen(Moving):
     def _change_to(self, conversation: Conversation) -> None:
         """Another conversation comes on the screen: each keeps what has been written in its input."""
         self.prompt.leave_edit()
+        self.prompt.leave_recall()
         branch = conversation.branch()
         if self.current:
             # One empty conversation is as good as another: what was begun in one is there in the next.

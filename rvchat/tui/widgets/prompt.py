@@ -127,11 +127,15 @@ class Prompt(TextArea):
         if self.editing is not None:
             texts += [self._before_edit, self.text if self.text != self._as_loaded else ""]
         elif self._back:
-            recalled = self.snippets.expand(self._history[-self._back])
-            texts += [self._draft, self.text if self.whole != recalled else ""]
+            texts += [self._draft, "" if self._recalled else self.text]
         else:
             texts.append(self.text)
         return "\n".join(self.snippets.expand(text) for text in texts if text.strip())
+
+    @property
+    def _recalled(self) -> bool:
+        """Whether an earlier message has been called up and is there as it was."""
+        return self._back > 0 and self.whole == self.snippets.expand(self._history[-self._back])
 
     def arrived(self, event: Prompt.Sent) -> None:
         """What was sent is where it goes, or has been given back."""
@@ -170,6 +174,11 @@ class Prompt(TextArea):
         self.load(text)
         self._as_loaded = self.text if before is None else ""
         self.focus()
+
+    def leave_recall(self) -> None:
+        """Goes back from an earlier message, where it is as it was, to what is being written."""
+        if self._recalled:
+            self._recall(-self._back)
 
     def leave_edit(self) -> bool:
         """Ends editing without sending. False where nothing was being edited."""
