@@ -24,7 +24,7 @@ class Paths:
         """`data`: the folder named on the command line, which wins over `RVCHAT_DATA`."""
         root = data or (os.environ if environ is None else environ).get("RVCHAT_DATA")
         if root:
-            folder = Path(root).expanduser().absolute()
+            folder = expanded(str(root)).absolute()
             return cls(folder, folder, folder / "cache")
         dirs = platformdirs.PlatformDirs("rvchat", appauthor=False)
         return cls(dirs.user_data_path, dirs.user_config_path, dirs.user_cache_path)
@@ -57,3 +57,12 @@ def private_folder(path: Path) -> Path:
             folder.mkdir(exist_ok=True, mode=0o700)
     path.mkdir(exist_ok=True)  # says so where a file stands in its place
     return path
+
+
+def expanded(text: str) -> Path:
+    """A path as a user writes it, with the home that `~` or `~name` stands for; as it is where nobody has that name."""
+    path = Path(text)
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path

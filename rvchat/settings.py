@@ -176,6 +176,12 @@ def write(path: Path, changes: Mapping[str | tuple[str, ...], Any]) -> None:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         text = TEMPLATE
+    except OSError as error:
+        raise BadInputError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadInputError(
+            f"{path} is not text in UTF-8: {error}", "Mend the file; it has not been changed."
+        ) from error
     try:
         document = tomlkit.parse(text)
         for name, value in changes.items():

@@ -32,3 +32,8 @@ def test_folders_that_are_made_are_the_owners_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FileExistsError):
         private_folder(tmp_path / "file")
+
+
+def test_a_home_that_nobody_has_is_a_path_like_any_other() -> None:
+    assert expanded("~nosuchuser/x") == Path("~nosuchuser/x")
+    assert expanded("~/x") == Path.home() / "x"

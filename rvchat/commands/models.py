@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rvchat.commands.terminal import StatusLine, say
-from rvchat.config import Paths
+from rvchat.config import Paths, expanded
 from rvchat.engine.memory import gigabytes
 from rvchat.errors import BadInputError, RvchatError
 from rvchat.store.values import terminal_safe
@@ -274,7 +274,7 @@ def _verify(options: argparse.Namespace, paths: Paths) -> int:
 def _import(options: argparse.Namespace, paths: Paths) -> int:
     from rvchat.hub import importing
 
-    source = options.path.expanduser()
+    source = expanded(str(options.path))
     if not source.exists():
         raise BadInputError(f"{options.path} does not exist", "Name a folder with a config.json, or a .gguf file.")
     name = options.name or source.resolve().name.removesuffix(".gguf")

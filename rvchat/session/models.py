@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from rvchat.config import Paths
+from rvchat.config import Paths, expanded
 from rvchat.errors import BadInputError, ModelError
 from rvchat.session.byte_tokenizer import byte_tokenizer
 from rvchat.session.model import LoadProgress, Model
@@ -44,7 +44,7 @@ def model_path(name: str, paths: Paths, progress: LoadProgress) -> Path:
     """The files of a model that is named on the command line. Raises ModelError."""
     from rvchat.hub import is_repository, resolve
 
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.suffix == ".gguf" or "/" in name or name in (".", "..", "~"):
         if path.exists():
             return path
@@ -126,7 +126,7 @@ def _scripted(name: str, progress: LoadProgress) -> Model:
     if not file:
         raise BadInputError("scripted: names no file", "Write --engine scripted:FILE.")
     tokenizer = byte_tokenizer()
-    script = Script.read(Path(file).expanduser(), lambda text: tokenizer.encode(text, control=True))
+    script = Script.read(expanded(file), lambda text: tokenizer.encode(text, control=True))
     engine = ScriptedEngine.load(script, progress=progress)
     info = ModelInfo(
         name=name,

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from textual.app import SuspendNotSupported
 
 from rvchat import settings
+from rvchat.config import expanded
 from rvchat.errors import RvchatError
 from rvchat.store.export import FORMATS, export
 from rvchat.store.printable import one_line
 from rvchat.tui import editor
 from rvchat.tui.commands import Command, Commands
 from rvchat.tui.keys import keys_of
-from rvchat.tui.places import expanded
 from rvchat.tui.screens.conversation import ConversationSettings, Wanted
 from rvchat.tui.screens.help import PALETTE, SHOWN, WRITTEN, HelpScreen, commands_of
 from rvchat.tui.screens.models import ModelScreen

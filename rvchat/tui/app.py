@@ -272,11 +272,8 @@ class RvchatApp(App[None]):
         path = self.options.paths.config
         try:
             settings.write(path, changes)
-        except (RvchatError, OSError) as error:
+        except RvchatError as error:
             self.chat.tell(str(error), bad=True)
-            return
-        except UnicodeDecodeError as error:
-            self.chat.tell(f"{path} is not text in UTF-8: {error}. Mend it; it has not been changed.", bad=True)
             return
         self.settings = settings.read(path)
         self.chat.defaults = self.settings

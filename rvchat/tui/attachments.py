@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from rvchat.config import expanded
 from rvchat.errors import BadInputError
 from rvchat.store.printable import printable
-from rvchat.tui.places import expanded
 
 LARGEST = 4_000_000
 """Bytes of a file that can be attached; more is no message any more."""

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from rvchat.config import Paths
+from rvchat.config import Paths, expanded
 from rvchat.hub import is_repository, starter
-from rvchat.tui.places import expanded
 from rvchat.types import ModelInfo
 
 if TYPE_CHECKING:  # what computes is not needed to draw the first screen

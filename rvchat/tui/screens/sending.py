@@ -8,11 +8,11 @@ from typing import Protocol
 
 from textual.screen import Screen
 
+from rvchat.config import expanded
 from rvchat.errors import RvchatError
 from rvchat.session.session import Session
 from rvchat.tui.attachments import attach, size_of, with_mentioned
 from rvchat.tui.commands import Commands
-from rvchat.tui.places import expanded
 from rvchat.tui.widgets.prompt import Prompt
 
 
