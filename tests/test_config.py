@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rvchat.config import Paths, private_folder
+from rvchat.config import Paths, expanded, private_folder
 
 
 def test_one_folder_holds_everything_where_one_is_named(tmp_path: Path) -> None:
