@@ -116,6 +116,7 @@ class RvchatApp(App[None]):
         self.last_words: list[str] = []  # what there is to say once the screen is gone
         self._drafts_kept = False
         self._leaving = threading.Lock()
+        self._left = False
         self._ended: bool | None = None  # whether the engine has come to rest; None while the session is open
         for theme in THEMES:
             self.register_theme(theme)
@@ -144,10 +145,10 @@ class RvchatApp(App[None]):
         first = not self.options.paths.database.exists()
         self.chat.prompt.use_keys(self.settings.keys)
         self.chat.transcript.use_keys(self.settings.keys)
-        (store, session), _ = await asyncio.gather(asyncio.to_thread(self._open), self.models.find_machine())
-        self.store, self.session = store, session
-        if self._drafts_kept:  # the user has left meanwhile
+        found, _ = await asyncio.gather(asyncio.to_thread(self._open), self.models.find_machine())
+        if found is None or self._drafts_kept:  # the user has left meanwhile
             return
+        store, session = found
         model = self.options.model
         if model is not None:
             session.load(model)  # before anything can be asked
@@ -159,7 +160,8 @@ class RvchatApp(App[None]):
         self.chat.restore(draft.take(self.options.paths.data))
         await self.models.begin()
 
-    def _open(self) -> tuple[Store, Session]:
+    def _open(self) -> tuple[Store, Session] | None:
+        """The conversations; None, and nothing is left open, where the user has left meanwhile. Any thread."""
         from rvchat.hub import partials
         from rvchat.session import Session
         from rvchat.store import Store
@@ -176,7 +178,14 @@ class RvchatApp(App[None]):
             else:
                 self.bridge.put(Notice(str(error)))
         partials.sweep(self.options.paths.models)
-        return store, Session(store=store, open_model=self._open_model, on_event=self.bridge.put)
+        session = Session(store=store, open_model=self._open_model, on_event=self.bridge.put)
+        with self._leaving:
+            if not self._left:
+                self.store, self.session = store, session
+                return store, session
+        session.close()
+        store.close()
+        return None
 
     def _open_model(self, name: str, progress: LoadProgress) -> Model:
         """On the engine's thread."""
@@ -210,6 +219,7 @@ class RvchatApp(App[None]):
     def _close_session(self) -> None:
         """Has the session keep everything, and hears what it says of that. Any thread."""
         with self._leaving:
+            self._left = True
             if self.session is None or self.store is None or self._ended is not None:
                 return
             self.bridge.rest()  # what was not shown before is of no interest any more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,8 @@ async def test_what_was_sent_before_anything_was_open_is_kept(
         await chat.app.action_quit()
         slow.set()
     assert kept(tmp_path) == {"": "asked at once"}
+    await asyncio.get_running_loop().shutdown_default_executor()  # in which it was still being opened
+    assert not [thread for thread in threading.enumerate() if thread.name == "rvchat-engine"]
 
 
 async def test_what_was_kept_goes_before_what_is_typed_meanwhile(
