@@ -24,7 +24,7 @@ class Paths:
         """`data`: the folder named on the command line, which wins over `RVCHAT_DATA`."""
         root = data or (os.environ if environ is None else environ).get("RVCHAT_DATA")
         if root:
-            folder = expanded(str(root)).absolute()
+            folder = expanded(root).absolute()
             return cls(folder, folder, folder / "cache")
         dirs = platformdirs.PlatformDirs("rvchat", appauthor=False)
         return cls(dirs.user_data_path, dirs.user_config_path, dirs.user_cache_path)
@@ -59,9 +59,9 @@ def private_folder(path: Path) -> Path:
     return path
 
 
-def expanded(text: str) -> Path:
+def expanded(path: str | Path) -> Path:
     """A path as a user writes it, with the home that `~` or `~name` stands for; as it is where nobody has that name."""
-    path = Path(text)
+    path = Path(path)
     try:
         return path.expanduser()
     except RuntimeError:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rvchat.commands.terminal import say
+from rvchat.commands.terminal import print_json, say
 from rvchat.commands.working import working
 from rvchat.config import Paths
 from rvchat.errors import BadInputError
 from rvchat.settings import Settings
-from rvchat.store.values import terminal_safe
 from rvchat.types import Message
 
 
@@ -46,8 +44,7 @@ def run(question: Question, settings: Settings, *, paths: Paths, model: str, wei
         )
         answer = work.take(work.session.send(question.prompt), quiet=as_json)
         if as_json:
-            value = described(work.session.conversation.id, answer)
-            print(terminal_safe(json.dumps(value, ensure_ascii=False)), flush=True)
+            print_json(described(work.session.conversation.id, answer))
         if answer.status == "failed":
             return BadInputError.exit_code if work.bad_input else 1
         return 130 if answer.status == "stopped" else 0

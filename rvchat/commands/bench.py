@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rvchat.commands.opened import Stages, Wanted, file_of, opened
-from rvchat.commands.terminal import StatusLine, say
+from rvchat.commands.terminal import StatusLine, print_json, say
 from rvchat.config import Paths
 from rvchat.errors import BadInputError
-from rvchat.store.values import terminal_safe
 
 if TYPE_CHECKING:
     from rvchat.bench.bandwidth import Bandwidth
@@ -61,7 +59,10 @@ def run(
     report["weights"] |= {"file": str(path), "asked": wanted.weights, "dtype": wanted.dtype}
     for one in report["runs"]:
         one["bandwidth_share"] = share(one, read)
-    print(terminal_safe(json.dumps(report, ensure_ascii=False)) if as_json else table(report))
+    if as_json:
+        print_json(report)
+    else:
+        print(table(report))
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 from collections.abc import Sequence
@@ -11,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rvchat.commands.terminal import print_json
 from rvchat.config import Paths
 from rvchat.engine.memory import gigabytes
 from rvchat.errors import RvchatError
-from rvchat.store.values import terminal_safe
 
 if TYPE_CHECKING:
     from rvchat.hub.devices import Devices
@@ -71,7 +70,7 @@ def run(paths: Paths, *, as_json: bool) -> int:
         problems.append(Problem(error.message, error.hint, serious=True))
     if as_json:
         whole = {**report, "folders": [asdict(f) for f in report["folders"]], "problems": [asdict(p) for p in problems]}
-        print(terminal_safe(json.dumps(whole, ensure_ascii=False, indent=1)))
+        print_json(whole, indent=1)
     else:
         _write(report, problems)
     return 1 if any(problem.serious for problem in problems) else 0

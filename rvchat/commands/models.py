@@ -5,18 +5,16 @@ What is asked for goes to standard output, everything else to standard error."""
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rvchat.commands.terminal import StatusLine, say
+from rvchat.commands.terminal import StatusLine, print_json, say
 from rvchat.config import Paths, expanded
 from rvchat.engine.memory import gigabytes
 from rvchat.errors import BadInputError, RvchatError
-from rvchat.store.values import terminal_safe
 
 if TYPE_CHECKING:
     from rvchat.hub.catalogue import Entry
@@ -83,7 +81,7 @@ def _list(options: argparse.Namespace, paths: Paths) -> int:
         say(f"rvchat: {problem}")
     rows = listing(paths, Machine.find(), known)
     if options.json:
-        _print_json([described(row) for row in rows])
+        print_json([described(row) for row in rows], indent=1)
         return 0
     name = max(len(row.name) for row in rows)
     for row in rows:
@@ -99,7 +97,7 @@ def _info(options: argparse.Namespace, paths: Paths) -> int:
     row = of_name(options.name, paths, Machine.find(), options.context or fit.CONTEXT)
     values = described(row)
     if options.json:
-        _print_json(values)
+        print_json(values, indent=1)
         return 0
     for key, value in values.items():
         if isinstance(value, dict):
@@ -129,7 +127,7 @@ def _recommend(options: argparse.Namespace, paths: Paths) -> int:
         )
     if options.json:
         values = {"name": found.entry.name, "repo": found.entry.repo, "reason": found.reason}
-        _print_json({**values, "download_bytes": found.download, "estimated": True, "fit": _fit(found.fit)})
+        print_json({**values, "download_bytes": found.download, "estimated": True, "fit": _fit(found.fit)}, indent=1)
         return 0
     print(found.entry.name)
     say(f"{found.entry.title}, about {_gb(found.download)} to fetch: {found.reason}.")
@@ -267,14 +265,14 @@ def _verify(options: argparse.Namespace, paths: Paths) -> int:
             what = f"{len(model.files)} files are whole" if model.files else "it is checked whenever it is loaded"
             print(f"{model.name}: {what}")
     if options.json:
-        _print_json(results)
+        print_json(results, indent=1)
     return 1 if damaged else 0
 
 
 def _import(options: argparse.Namespace, paths: Paths) -> int:
     from rvchat.hub import importing
 
-    source = expanded(str(options.path))
+    source = expanded(options.path)
     if not source.exists():
         raise BadInputError(f"{options.path} does not exist", "Name a folder with a config.json, or a .gguf file.")
     name = options.name or source.resolve().name.removesuffix(".gguf")
@@ -346,7 +344,3 @@ def _print_fact(name: str, value: object) -> None:
     if value is not None:
         shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else value
         print(f"{name.replace('_', ' ')}: {shown}")
-
-
-def _print_json(value: object) -> None:
-    print(terminal_safe(json.dumps(value, ensure_ascii=False, indent=1)), flush=True)

@@ -6,6 +6,7 @@ import json
 import sys
 
 from rvchat.store.printable import printable
+from rvchat.store.values import terminal_safe
 from rvchat.types import (
     Event,
     Loading,
@@ -27,6 +28,11 @@ def write(text: str) -> None:
     """A piece of an answer on standard output, seen at once."""
     sys.stdout.write(printable(text))
     sys.stdout.flush()
+
+
+def print_json(value: object, indent: int | None = None) -> None:
+    """A value as JSON on standard output, with nothing in it that a terminal obeys."""
+    print(terminal_safe(json.dumps(value, ensure_ascii=False, indent=indent)), flush=True)
 
 
 class StatusLine:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rvchat.config import expanded
 from rvchat.errors import BadInputError
-from rvchat.store.printable import printable
+from rvchat.store.printable import printable, text_of
 
 LARGEST = 4_000_000
 """Bytes of a file that can be attached; more is no message any more."""
@@ -89,7 +89,8 @@ def mentions(text: str) -> Iterator[tuple[int, int, Path]]:
 
 
 def completions(beginning: str) -> list[tuple[str, bool]]:
-    """Paths that go on from `beginning`, folders first, and whether each is a folder (which then ends in a slash)."""
+    """Paths that go on from `beginning`, folders first, and whether each is a folder (which then ends in a slash).
+    None whose name is no text: on Linux it may be any bytes."""
     folder, _, name = beginning.rpartition("/")
     base = expanded(f"{folder}/" if folder or beginning.startswith("/") else ".")
     found: list[tuple[str, bool]] = []
@@ -97,15 +98,14 @@ def completions(beginning: str) -> list[tuple[str, bool]]:
         with os.scandir(base) as entries:
             for entry in islice(entries, _MOST_ENTRIES):
                 hidden = entry.name.startswith(".") and not name.startswith(".")
-                if entry.name.casefold().startswith(name.casefold()) and not hidden and _is_text(entry.name):
+                if (
+                    entry.name.casefold().startswith(name.casefold())
+                    and not hidden
+                    and text_of(entry.name) == entry.name
+                ):
                     is_folder = entry.is_dir()
                     prefix = f"{folder}/" if folder or beginning.startswith("/") else ""
                     found.append((f"{prefix}{entry.name}{'/' if is_folder else ''}", is_folder))
     except (OSError, ValueError):  # ValueError: no path can be that
         return []
     return sorted(found, key=lambda e: (not e[1], e[0].casefold()))[:_MOST_SHOWN]
-
-
-def _is_text(name: str) -> bool:
-    """Whether a file's name can be written: on Linux it may be any bytes."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in name)
