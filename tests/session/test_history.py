@@ -70,6 +70,15 @@ def fragile(stages: Stages) -> tuple[Stage, Fragile]:
     return stages(store=store), store
 
 
+def refused(stages: Stages, monkeypatch: pytest.MonkeyPatch) -> tuple[Stage, Fragile, Conversation]:
+    """A conversation that a full disk has refused, which is tried again without a pause."""
+    monkeypatch.setattr(history, "RETRY_S", 0.0)
+    stage, store = fragile(stages)
+    store.full = True
+    stage.answered("One?", "1")
+    return stage, store, stage.session.conversation
+
+
 def notices(stage: Stage) -> list[str]:
     return [event.text for event in stage.happened.of(Notice)]
 
@@ -127,16 +136,12 @@ def test_closing_says_what_could_not_be_saved(stages: Stages) -> None:
 def test_what_could_not_be_written_is_written_by_itself_when_the_disk_takes_it_again(
     stages: Stages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "RETRY_S", 0.0)
-    stage, store = fragile(stages)
-    store.full = True
-    stage.answered("One?", "1")
-    first = stage.session.conversation
+    stage, store, first = refused(stages, monkeypatch)
     stage.session.new()
     assert stage.session.unsaved == (first,)
-    refused = store.refused
+    before = store.refused
     deadline = time.monotonic() + PATIENCE
-    while store.refused == refused:
+    while store.refused == before:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     store.full = False
@@ -154,17 +159,13 @@ def test_what_could_not_be_written_is_written_by_itself_when_the_disk_takes_it_a
 def test_another_conversation_can_be_opened_while_a_store_keeps_one_waiting(
     stages: Stages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "RETRY_S", 0.0)
-    stage, store = fragile(stages)
-    store.full = True
-    stage.answered("One?", "1")
-    first = stage.session.conversation.id
+    stage, store, first = refused(stages, monkeypatch)
     store.waits = threading.Event()
     assert store.waiting.wait(PATIENCE)
     with ThreadPoolExecutor(1) as pool:
         try:
             assert pool.submit(stage.session.new).result(PATIENCE / 2).messages == ()
-            assert pool.submit(stage.session.open, first).result(PATIENCE / 2).title == "One?"
+            assert pool.submit(stage.session.open, first.id).result(PATIENCE / 2).title == "One?"
         finally:
             store.full = False
             store.waits.set()
