@@ -1,7 +1,7 @@
 """Keys and values in pages: the device pools, and the host's table of which page holds what.
 
-Two pools, one for sliding layers and one for full-attention layers. Page 0 of each is scratch: unused entries of a
-table point at it, and rows of padding are written to it.
+Two pools, one for sliding layers and one for full-attention layers. Page 0 of each is what unused entries of a table
+point at: it is never written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rvchat.kernels.attention import BITS, to_bits
 
 Array = jax.Array
 
-SCRATCH = 0
+NO_PAGE = 0
 
 
 @jax.tree_util.register_dataclass
@@ -57,12 +57,12 @@ def write(pool: Pool, rows: Rows, table: Array, start: Array, count: Array) -> P
     places = jnp.arange(rows[0].shape[2], dtype=jnp.int32)
     positions = start[:, None] + places  # [S, C]
     pages = jnp.take_along_axis(table, positions // page, axis=1, mode="clip")
-    pages = jnp.where(places < count[:, None], pages, SCRATCH)
+    pages = jnp.where(places < count[:, None], pages, pool.keys.shape[1])  # beyond the pool: dropped
 
     def put(target: Array, new: Array) -> Array:
         stored = to_bits(new) if target.dtype == BITS else new.astype(target.dtype)
         # Indexing axes 1 and 3 with arrays moves them to the front. # [S, C, L, K, H]
-        return target.at[:, pages, :, positions % page].set(jnp.moveaxis(stored, 0, 2))
+        return target.at[:, pages, :, positions % page].set(jnp.moveaxis(stored, 0, 2), mode="drop")
 
     return Pool(put(pool.keys, rows[0]), put(pool.values, rows[1]))
 
@@ -90,7 +90,7 @@ class PageTable:
         self.page_size = page_size
         self.context_pages = -(-max_context // page_size)
         self.capacity = (pages["full"] - 1) * page_size
-        self._free: dict[Kind, list[int]] = {kind: list(range(pages[kind] - 1, SCRATCH, -1)) for kind in KINDS}
+        self._free: dict[Kind, list[int]] = {kind: list(range(pages[kind] - 1, NO_PAGE, -1)) for kind in KINDS}
         self._prefixes = PrefixTree()
 
     def free_pages(self, kind: Kind) -> int:
@@ -179,7 +179,7 @@ class PageTable:
 
     def row(self, sequence: Sequence, kind: Kind) -> npt.NDArray[np.int32]:
         """The table of one sequence as the device reads it. # int32 [context pages]"""
-        row = np.full(self.context_pages, SCRATCH, np.int32)
+        row = np.full(self.context_pages, NO_PAGE, np.int32)
         for page, place in sequence.pages[kind].items():
             row[page] = place
         return row

@@ -78,8 +78,11 @@ def _step(pools: KVPages, chunk: Chunk) -> Step:
 
 
 def _written(pools: KVPages, chunk: Chunk, result: Result) -> KVPages:
+    """Layers that share KV read the pools after the last row was made, and XLA copies what is written before it is
+    read. So whether a row is written depends on what the last layer gave: none is where that is not a number."""
     with jax.named_scope("write_pages"):
-        new = {k: write(pools[k], rows, chunk.tables[k], chunk.start, chunk.count) for k, rows in result.rows.items()}
+        count = jnp.where(jnp.isnan(result.x).all(axis=(1, 2)), 0, chunk.count)
+        new = {k: write(pools[k], rows, chunk.tables[k], chunk.start, count) for k, rows in result.rows.items()}
     return {**pools, **new}
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rvchat.engine.config import KINDS, Kind, ModelConfig
-from rvchat.engine.pages import SCRATCH, KVPages, PageTable
+from rvchat.engine.pages import NO_PAGE, KVPages, PageTable
 from rvchat.engine.pages import Sequence as PageSequence
 from rvchat.engine.params import Params
 from rvchat.engine.programs import MOST_STEPS, Answers, Chunk, Draw, advance, extend, nll, score
@@ -150,7 +150,7 @@ class Runner:
         # Pages are looked through from the first that any row needs, so a row that has ended stands beside the others.
         first = min((row[1] for row in rows if row is not None), default=0)
         start, active = np.full(count, first, np.int32), np.zeros(count, bool)
-        tables = {kind: np.full((count, self.table.context_pages), SCRATCH, np.int32) for kind in KINDS}
+        tables = {kind: np.full((count, self.table.context_pages), NO_PAGE, np.int32) for kind in KINDS}
         for i, row in enumerate(rows):
             if row is not None:
                 start[i], active[i] = row[1], True

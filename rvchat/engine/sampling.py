@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from rvchat.kernels.largest import largest
 from rvchat.types import Sampling
 
 Array = jax.Array
 
 # With top_k of 1 to this many, the filters work on so many candidates instead of the whole vocabulary.
 CANDIDATES = 64
-CHUNK = 64
 MASKED = -jnp.inf
 
 
@@ -60,7 +60,7 @@ def choose(logits: Array, settings: Settings, seen: Array, keys: Array) -> Array
     few = (settings.temperature <= 0.0) | ((settings.top_k >= 1) & (settings.top_k <= CANDIDATES))
     nobody = jnp.zeros(few.shape, jnp.int32)
     # Each sequence has its own way: of the same key, the other way would make another token.
-    from_few = lax.cond(few.any(), lambda: jax.vmap(_among_candidates)(*top(logits), settings, keys), lambda: nobody)
+    from_few = lax.cond(few.any(), lambda: jax.vmap(_among_candidates)(*largest(logits, CANDIDATES), settings, keys), lambda: nobody)
     from_all = lax.cond(few.all(), lambda: nobody, lambda: jax.vmap(_among_all)(logits, settings, keys))
     return jnp.where(few, from_few, from_all)
 
@@ -69,25 +69,6 @@ def penalised(logits: Array, penalty: Array, seen: Array) -> Array:
     """A seen token's positive logit over the penalty, a negative one times it (Keskar et al., "CTRL", 2019)."""
     factor = penalty[:, None]
     return jnp.where(seen, jnp.where(logits > 0, logits / factor, logits * factor), logits)
-
-
-def top(logits: Array) -> tuple[Array, Array]:
-    """The CANDIDATES largest logits and their tokens, largest first, exactly.
-
-    A sort of the vocabulary is slow everywhere. The largest k values lie in the k chunks with the largest maxima, so
-    two small searches do. logits: [S, V]. # [S, k], int32 [S, k]
-    """
-    s, vocab = logits.shape
-    k = min(CANDIDATES, vocab)
-    if vocab < 4 * CANDIDATES * CHUNK or vocab % CHUNK:
-        return lax.top_k(logits, k)
-    chunks = logits.reshape(s, -1, CHUNK)
-    _, best = lax.top_k(chunks.max(-1), k)  # [S, k]
-    best = jnp.sort(best, axis=-1)  # so that equal logits keep the order of their tokens
-    values = jnp.take_along_axis(chunks, best[..., None], axis=1).reshape(s, -1)
-    tokens = (best[..., None] * CHUNK + jnp.arange(CHUNK)).reshape(s, -1)
-    values, at = lax.top_k(values, k)
-    return values, jnp.take_along_axis(tokens, at, axis=1)
 
 
 def _among_candidates(values: Array, tokens: Array, settings: Settings, key: Array) -> Array:

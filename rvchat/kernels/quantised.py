@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rvchat.kernels.largest import largest
+
 Array = jax.Array
 
 GROUP = 32
@@ -21,8 +23,8 @@ GROUP = 32
 FEW_ROWS = 4
 # The head's integers are multiplied by a library that takes many rows at a time.
 FEW_HEAD_ROWS = 32
-# From so many rows on it is quicker with the head's table as its first operand.
-TABLE_FIRST_ROWS = 8
+# So many scores of each of several rows are made of activations that are not rounded: those that tokens are drawn from.
+LEADING = 128
 # What is left of an activation after rounding, at most half a step, is counted in such parts of a step.
 REST = 254.0
 # A dequantised piece of one weight takes at most so many bytes: more would leave the cache before it is multiplied.
@@ -251,19 +253,24 @@ class QuantisedRows:
         return joined
 
     def _integer_product(self, rows: Array) -> Array:
-        """With each row of activations as two rows of INT8, steps and 254ths of a step. One row would take XLA's slow
-        path anyway, and one of INT8 alone, of activations as uneven as those before the head, costs 0.02 nats."""
+        """With activations rounded to INT8 and what is left of them, without which the head costs 0.02 nats, since
+        activations before it are uneven. One row is multiplied as two, steps and 254ths of a step: one row alone would
+        take XLA's slow path. Of several rows the second half would cost as much again, and is left to LEADING scores.
+        """
         x = rows.astype(jnp.float32)
         x_scales = jnp.maximum(jnp.abs(x).max(-1, keepdims=True), 1e-30) / 127.0
         steps = x / x_scales
         whole = jnp.round(steps)
-        rest = jnp.round((steps - whole) * REST)
-        integers = jnp.concatenate([whole, rest]).astype(jnp.int8)  # [2 * rows, D]
-        along = (((1,), (1,)), ((), ()))
-        if len(integers) < TABLE_FIRST_ROWS:
-            sums = lax.dot_general(integers, self.values, along, preferred_element_type=jnp.int32)
-        else:
-            sums = lax.dot_general(self.values, integers, along, preferred_element_type=jnp.int32).T
-        joined = sums[: len(rows)].astype(jnp.float32) + sums[len(rows) :].astype(jnp.float32) / REST
-        out: Array = joined * x_scales * self.scales[:, 0]
-        return out
+        rest = steps - whole
+        integers = whole if len(rows) > 1 else jnp.concatenate([whole, jnp.round(rest * REST)])
+        sums = lax.dot_general(
+            integers.astype(jnp.int8), self.values, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32
+        ).astype(jnp.float32)  # [S, V] or [2, V]
+        if len(rows) == 1:
+            return (sums[:1] + sums[1:] / REST) * x_scales * self.scales[:, 0]
+        scores = sums * x_scales * self.scales[:, 0]
+        _, leading = largest(scores, LEADING)
+        table = jnp.take(self.values, leading, axis=0, mode="clip").astype(jnp.float32)  # [S, k, D]
+        more = jnp.einsum("skd,sd->sk", table, rest) * x_scales * self.scales[leading, 0]
+        joined: Array = scores.at[jnp.arange(len(rows))[:, None], leading].add(more)
+        return joined

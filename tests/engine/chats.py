@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from rvchat.engine.config import KINDS, Kind, ModelConfig
 from rvchat.engine.engine import Engine
-from rvchat.engine.pages import SCRATCH, PageTable, empty_pools
+from rvchat.engine.pages import NO_PAGE, PageTable, empty_pools
 from rvchat.engine.pages import Sequence as PageSequence
 from rvchat.engine.prefixes import Node
 from rvchat.engine.runner import Runner
@@ -128,7 +128,7 @@ class WatchedTable(PageTable):
                     else:
                         own.append(page)
             everywhere = sorted([*free, *found, *own])
-            assert everywhere == list(range(SCRATCH + 1, self.pages[kind])), f"{kind} pages are lost or twice"
+            assert everywhere == list(range(NO_PAGE + 1, self.pages[kind])), f"{kind} pages are lost or twice"
             waiting = [*self._prefixes._passed[kind], *self._prefixes._kept[kind]]
             idle, users = set(waiting), Counter(held)
             assert len(waiting) == len(idle)

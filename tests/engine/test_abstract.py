@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from rvchat.engine.config import KINDS, ModelConfig, kv_bytes_per_token, model_w
 from rvchat.engine.engine import quiet
 from rvchat.engine.loading import Loader
 from rvchat.engine.memory import KVPlan
-from rvchat.engine.pages import empty_pools
+from rvchat.engine.pages import KVPages, empty_pools
 from rvchat.engine.params import bytes_of
 from rvchat.engine.programs import advance, extend, score
 from rvchat.engine.storage import Storage
@@ -45,18 +46,18 @@ class Programs:
     def ints(self, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.int32)
 
-    def step(self) -> Any:
-        tables = {kind: self.ints(1, self.pages) for kind in KINDS}
-        answers = abstract_answers(1, self.vocab)
+    def step(self, sequences: int = 1) -> Any:
+        tables = {kind: self.ints(sequences, self.pages) for kind in KINDS}
+        answers = abstract_answers(sequences, self.vocab)
         return extend.lower(
             self.config,
             self.params,
             self.pools,
             answers,
-            self.ints(1),
-            jax.ShapeDtypeStruct((1,), jnp.bool_),
+            self.ints(sequences),
+            jax.ShapeDtypeStruct((sequences,), jnp.bool_),
             tables,
-            self.ints(1, 16),
+            self.ints(sequences, 16),
             self.ints(),
         )
 
@@ -68,8 +69,14 @@ class Programs:
         return score.lower(self.config, self.params, self.pools, abstract_chunk(1, PIECE, self.pages))
 
 
-def temporary(lowered: Any) -> int:
-    return int(lowered.compile().memory_analysis().temp_size_in_bytes)
+def temporary(lowered: Any, pools: KVPages) -> int:
+    """Bytes that a program needs beside its arguments, once it is seen to copy no pool."""
+    compiled = lowered.compile()
+    for pool in jax.tree.leaves(pools):
+        shape = re.escape(f"u16[{','.join(map(str, pool.shape))}]")
+        assert re.search(rf"{shape}\S* parameter\(", compiled.as_text())
+        assert not re.search(rf"{shape}\S* copy\(", compiled.as_text())
+    return int(compiled.memory_analysis().temp_size_in_bytes)
 
 
 def largest_weight(config: ModelConfig) -> int:
@@ -79,15 +86,17 @@ def largest_weight(config: ModelConfig) -> int:
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_a_step_of_decoding_copies_no_table(name: str) -> None:
+def test_a_step_of_decoding_copies_neither_table_nor_pool(name: str) -> None:
     config = config_of(name)
-    assert temporary(Programs(config, "int4").step()) < largest_weight(config) / 10
+    programs = Programs(config, "int4")
+    assert temporary(programs.step(), programs.pools) < largest_weight(config) / 10
 
 
 @pytest.mark.parametrize("name", ["gemma-4-E2B", "gemma-3-1b"])
-def test_a_piece_of_a_prompt_copies_no_table(name: str) -> None:
+def test_a_piece_of_a_prompt_copies_neither_table_nor_pool(name: str) -> None:
     config = config_of(name)
-    assert temporary(Programs(config, "int4").piece()) < largest_weight(config) / 10
+    programs = Programs(config, "int4")
+    assert temporary(programs.piece(), programs.pools) < largest_weight(config) / 10
 
 
 @pytest.mark.long
@@ -98,8 +107,8 @@ def test_a_piece_of_a_prompt_copies_no_table(name: str) -> None:
 def test_every_program_of_every_model_and_form(name: str, form: str) -> None:
     config = config_of(name)
     programs = Programs(config, form)
-    for lowered in (programs.step(), programs.piece(), programs.scores()):
-        assert temporary(lowered) < largest_weight(config)
+    for lowered in (programs.step(), programs.step(8), programs.piece(), programs.scores()):
+        assert temporary(lowered, programs.pools) < largest_weight(config)
 
 
 @pytest.mark.parametrize("form", ["float32", "bf16", "int8", "int4"])

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rvchat.engine.config import KINDS, Attention, Kind, ModelConfig, Rope, plan_segments
-from rvchat.engine.pages import SCRATCH, PageTable
+from rvchat.engine.pages import NO_PAGE, PageTable
 from rvchat.engine.pages import Sequence as PageSequence
 from rvchat.errors import OutOfMemoryError
 
@@ -70,7 +70,7 @@ class Device:
             row = self.table.row(text.sequence, kind)
             for position in range(start, stop):
                 page = int(row[position // PAGE])
-                assert page != SCRATCH
+                assert page != NO_PAGE
                 self.pools[kind][page, position % PAGE] = tuple(text.ids[: position + 1])
 
     def check(self, text: Text, position: int) -> None:
@@ -146,7 +146,7 @@ class Device:
             }
             assert len(own) == len(set(own))
             assert not set(own) & shared
-            assert SCRATCH not in {*own, *shared}
+            assert NO_PAGE not in {*own, *shared}
             assert self.table.free_pages(kind) == POOLS[kind] - 1 - len(own) - len(shared), kind
 
 

@@ -12,48 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rvchat.engine.programs import Draw
-from rvchat.engine.sampling import CANDIDATES, CHUNK, Settings, choose, penalised, top
+from rvchat.engine.sampling import CANDIDATES, Settings, choose, penalised
+from rvchat.kernels.largest import CHUNK
 from rvchat.types import Sampling
 
 LARGE = 4 * CANDIDATES * CHUNK  # from this vocabulary on the search is in two steps
 SMALL = 97
 
-best = jax.jit(top)
 pick = jax.jit(choose)
-
-
-# --- the best few ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("vocab", [SMALL, LARGE, 2 * LARGE])
-@pytest.mark.parametrize("kinds", [3, 50, 10**6])
-def test_the_best_candidates_are_found_in_order(vocab: int, kinds: int) -> None:
-    """Also where few different scores there are: of equal ones the first tokens come first."""
-    rng = np.random.default_rng(kinds)
-    logits = rng.integers(0, kinds, (2, vocab)).astype(np.float32) / 7
-    values, tokens = best(jnp.asarray(logits))
-    count = min(CANDIDATES, vocab)
-    for s in range(2):
-        order = np.argsort(-logits[s], kind="stable")[:count]
-        np.testing.assert_array_equal(tokens[s], order)
-        np.testing.assert_array_equal(values[s], logits[s][order])
-
-
-def test_candidates_in_one_place() -> None:
-    """All of them in one chunk, and one more in the last: chunks are chosen by their best, tokens by their own."""
-    logits = np.full((1, LARGE), -5.0, np.float32)
-    logits[0, :CHUNK] = np.arange(CHUNK, 0, -1)
-    logits[0, -1] = 1.5
-    values, tokens = best(jnp.asarray(logits))
-    expected = np.argsort(-logits[0], kind="stable")[:CANDIDATES]
-    np.testing.assert_array_equal(tokens[0], expected)
-    np.testing.assert_array_equal(values[0], logits[0][expected])
 
 
 def test_scores_that_are_all_impossible_but_one() -> None:
     logits = np.full((1, LARGE), -np.inf, np.float32)
     logits[0, 4711] = -3.0
-    assert best(jnp.asarray(logits))[1][0, 0] == 4711
     assert drawn(logits[0], Sampling(seed=1)) == 4711
     assert drawn(logits[0], Sampling(top_k=0, top_p=1.0, seed=1)) == 4711
 

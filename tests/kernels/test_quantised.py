@@ -16,7 +16,7 @@ from rvchat.engine import quantising
 from rvchat.engine.nibbles import pack_nibbles
 from rvchat.kernels import quantised
 from rvchat.kernels.linear import linear, product
-from rvchat.kernels.quantised import Quantised, QuantisedRows
+from rvchat.kernels.quantised import LEADING, Quantised, QuantisedRows
 
 LAYERS, OUTPUTS, INPUTS = 3, 48, 96
 
@@ -115,6 +115,23 @@ def test_the_embedding_is_also_the_head(rows: int, exact: bool) -> None:
     bound = 5e-5 if exact else step * np.abs(plain / columns).sum(-1) + 1e-3
     assert found.shape == (rows, 100)
     assert (np.abs(found - x @ plain.T) <= bound).all()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8])
+def test_leading_scores_are_made_of_activations_that_are_not_rounded(rows: int) -> None:
+    """Of one row all are; of several those that a token is drawn from, and the others within what rounding costs."""
+    vocab = 32 * LEADING
+    rng = np.random.default_rng(6)
+    values = rng.integers(-127, 128, (vocab, 64)).astype(np.int8)
+    scales = rng.uniform(0.5, 2.0, (vocab, 1)).astype(np.float32) / 127
+    table = QuantisedRows(jnp.asarray(values), jnp.asarray(scales), jnp.ones(64, jnp.float32), exact=False)
+    x = rng.normal(size=(rows, 64)).astype(np.float32)
+    off = np.abs(np.asarray(jax.jit(table.product)(x)) - x @ (values * scales).T)
+    half_a_step = np.abs(x).max(-1) / 254
+    assert (off <= half_a_step[:, None] * np.abs(values * scales).sum(-1) + 1e-3).all()
+    best = np.argsort(-(x @ (values * scales).T), axis=-1)[:, : LEADING // 2]
+    exact = half_a_step[:, None] / 254 * np.abs(values * scales).sum(-1)[best] + 1e-4 if rows == 1 else 1e-4
+    assert (np.take_along_axis(off, best, axis=-1) <= exact).all()
 
 
 def test_plain_weights() -> None:
