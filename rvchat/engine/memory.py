@@ -84,7 +84,7 @@ def _device_free() -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class KVPlan:
-    """How many pages each pool has, scratch page included, and the longest context in tokens."""
+    """How many pages each pool has, page 0 included, and the longest context in tokens."""
 
     max_context: int
     pages: dict[Kind, int]

@@ -60,7 +60,11 @@ def choose(logits: Array, settings: Settings, seen: Array, keys: Array) -> Array
     few = (settings.temperature <= 0.0) | ((settings.top_k >= 1) & (settings.top_k <= CANDIDATES))
     nobody = jnp.zeros(few.shape, jnp.int32)
     # Each sequence has its own way: of the same key, the other way would make another token.
-    from_few = lax.cond(few.any(), lambda: jax.vmap(_among_candidates)(*largest(logits, CANDIDATES), settings, keys), lambda: nobody)
+    from_few = lax.cond(
+        few.any(),
+        lambda: jax.vmap(_among_candidates)(*largest(logits, CANDIDATES), settings, keys),
+        lambda: nobody,
+    )
     from_all = lax.cond(few.all(), lambda: nobody, lambda: jax.vmap(_among_all)(logits, settings, keys))
     return jnp.where(few, from_few, from_all)
 

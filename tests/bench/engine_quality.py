@@ -8,6 +8,7 @@ Each text is read from its own beginning; `--tokens` ends each early. The ways:
     int8, int4  the weights quantised from that, the arithmetic float32
     fast        as the engine stores and computes where nobody says otherwise, a few tokens at a time, which is how it
                 decodes; `fast exact` computes in float32 with the very same weights
+    read        the same in the pieces that prompts are read in; its counterpart is `fast exact`
     fast int4   the same for int4; its counterpart is `int4`
 
 Prints one JSON object.
@@ -37,14 +38,16 @@ from rvchat.kernels.quantised import FEW_ROWS, Quantised, QuantisedRows
 from rvchat.text.tokenizer import Tokenizer
 
 CONTEXT = 1024
+AS_DECODED = (min(FEW_ROWS.values()),)
 # How weights are stored and computed with, for each way, and how many tokens are read at once.
 WAYS: dict[str, tuple[Weights, bool, tuple[int, ...]]] = {
     "exact": ("auto", True, LADDER),
     "int8": ("int8", True, LADDER),
     "int4": ("int4", True, LADDER),
-    "fast": ("auto", False, (FEW_ROWS,)),
+    "fast": ("auto", False, AS_DECODED),
+    "read": ("auto", False, LADDER),
     "fast exact": ("auto", False, LADDER),
-    "fast int4": ("int4", False, (FEW_ROWS,)),
+    "fast int4": ("int4", False, AS_DECODED),
 }
 
 

@@ -18,6 +18,7 @@ os.environ.setdefault(
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false",
 )
 
+import jax
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -26,6 +27,7 @@ from rvchat.engine.checkpoint import Checkpoint, open_checkpoint
 from rvchat.engine.config import ModelConfig
 from rvchat.engine.engine import Engine, quiet
 from rvchat.engine.loading import Loader
+from rvchat.engine.pages import NO_PAGE
 from rvchat.engine.params import Params
 from rvchat.engine.safetensors import open_file
 from rvchat.engine.storage import Storage
@@ -100,7 +102,9 @@ def shared(model: Any) -> Engine:
 
 @pytest.fixture
 def engine(shared: Engine) -> Any:
-    """The engine, which after every test has all of its pages back and answers as ever."""
+    """The engine, which after every test has all of its pages back, and nothing in page 0."""
     before = free_pages(shared)
     yield shared
     assert free_pages(shared) == before
+    for pool in jax.tree.leaves(shared._runner.pools):
+        assert not np.asarray(pool[:, NO_PAGE]).any()

@@ -121,7 +121,7 @@ class LedgerRunner(SteadyRunner):
     def _write(self, rows: dict[Kind, npt.NDArray[np.int32]], position: int, text: int) -> None:
         for kind in KINDS:
             page = rows[kind][position // self.table.page_size]
-            assert page, "a real token is written to the scratch page"
+            assert page, "a real token is written to page 0"
             self.held[kind][page, position % self.table.page_size] = text
 
 

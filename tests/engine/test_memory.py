@@ -38,7 +38,7 @@ def small(golden: Callable[[str], Any]) -> ModelConfig:
 
 
 def on_a_ledger(config: ModelConfig, full: int, sliding: int = 200, steps: int = 5) -> tuple[Engine, WatchedTable]:
-    """With so many pages beside the scratch page, and calls of so many steps."""
+    """With so many pages beside page 0, and calls of so many steps."""
     pages: dict[Kind, int] = {"full": 1 + full, "sliding": 1 + sliding}
     engine, table = ledger_engine(config, pages, PAGE, CONTEXT, (16,))
     runner = engine._runner

@@ -59,10 +59,10 @@ def test_128k_tokens_of_31b_take_what_arithmetic_says() -> None:
     full, sliding = 10 * 2 * 4 * 512 * 2, 50 * 2 * 16 * 256 * 2
     tokens = 131_072
     plan = plan_of(config, least_budget(config, tokens), tokens)
-    # A window of 1,024, a piece of 512 and both ends are 8 pages; one more in each pool is scratch.
+    # A window of 1,024, a piece of 512 and both ends are 8 pages; one more in each pool is page 0.
     assert plan.pages == {"full": 512 + 1, "sliding": 8 + 1}
     assert pool_bytes(config, plan) == full * (tokens + 256) + sliding * 9 * 256
-    # Beyond keys and values themselves: a piece, its ends, and scratch.
+    # Beyond keys and values themselves: a piece, its ends, and page 0.
     assert pool_bytes(config, plan) - kv_bytes(config, tokens) == full * 256 + sliding * 5 * 256
     assert pool_bytes(config, plan) < 1.1 * kv_bytes(config, tokens)
     assert kv_bytes(config, tokens) < 12e9 < 8 * 12e9 < (full + sliding) * tokens

@@ -43,7 +43,8 @@ def test_all_of_them_in_one_place() -> None:
 
 def test_more_than_there_are() -> None:
     values, places = found(jnp.asarray([[1.0, 3.0, 2.0]]), count=COUNT)
-    assert places.tolist() == [[1, 2, 0]] and values.tolist() == [[3.0, 2.0, 1.0]]
+    assert places.tolist() == [[1, 2, 0]]
+    assert values.tolist() == [[3.0, 2.0, 1.0]]
 
 
 def test_nothing_possible_but_one() -> None:
