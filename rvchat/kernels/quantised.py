@@ -211,8 +211,8 @@ def _int8_row(x: Array, words: Array, scales: Array) -> Array:
 
 
 def _scaled_sum(sums: Array, x_scales: Array, scales: Array) -> Array:
-    """What the groups add up to. As a product with the activations' scales it takes half of what a sum over the groups
-    does. sums, scales: [G, outputs]; x_scales: [G, 1]. # float32 [outputs]"""
+    """What the groups add up to, as a product with the activations' scales: XLA gives a sum over groups, with all that
+    leads to it, to a library that takes longer. sums, scales: [G, outputs]; x_scales: [G, 1]. # float32 [outputs]"""
     return jnp.dot(x_scales[:, 0], sums.astype(jnp.float32) * scales, precision=lax.Precision.HIGHEST)
 
 
