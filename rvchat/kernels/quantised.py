@@ -37,7 +37,7 @@ def precision_of(dtype: jnp.dtype) -> lax.Precision | None:
     return lax.Precision.HIGHEST if dtype == jnp.float32 else None
 
 
-def product_dtype(rows: Array, exact: bool) -> jnp.dtype:
+def _product_dtype(rows: Array, exact: bool) -> jnp.dtype:
     """What is multiplied where a weight is dequantised. Sums are float32 in any case, and processors that multiply
     bfloat16 at all do it in half the time."""
     return rows.dtype if exact else jnp.dtype(jnp.bfloat16)
@@ -108,7 +108,7 @@ class Quantised:
 
     def _dequantised_product(self, rows: Array, layer: Array | int) -> Array:
         """A piece of the outputs at a time, so that it stays in the cache between dequantising and use."""
-        dtype = product_dtype(rows, self.exact)
+        dtype = _product_dtype(rows, self.exact)
         count = _divisor(self.outputs, PIECE_BYTES // (self.inputs * dtype.itemsize))
         inputs = self.planes_of(rows.astype(dtype))
 
@@ -213,7 +213,7 @@ def _int8_row(x: Array, words: Array, scales: Array) -> Array:
 def _scaled_sum(sums: Array, x_scales: Array, scales: Array) -> Array:
     """What the groups add up to, as a product with the activations' scales: XLA gives a sum over groups, with all that
     leads to it, to a library that takes longer. sums, scales: [G, outputs]; x_scales: [G, 1]. # float32 [outputs]"""
-    return jnp.dot(x_scales[:, 0], sums.astype(jnp.float32) * scales, precision=lax.Precision.HIGHEST)
+    return jnp.dot(x_scales[:, 0], sums.astype(jnp.float32) * scales, precision=precision_of(x_scales.dtype))
 
 
 @jax.tree_util.register_dataclass
@@ -247,7 +247,7 @@ class QuantisedRows:
 
     def _dequantised_product(self, rows: Array) -> Array:
         vocab, width = self.values.shape
-        dtype = product_dtype(rows, self.exact)
+        dtype = _product_dtype(rows, self.exact)
         rows = rows.astype(dtype)
         count = _divisor(vocab, PIECE_BYTES // (width * dtype.itemsize))
 

@@ -72,10 +72,11 @@ class Programs:
 def temporary(lowered: Any, pools: KVPages) -> int:
     """Bytes that a program needs beside its arguments, once it is seen to copy no pool."""
     compiled = lowered.compile()
+    text = compiled.as_text()
     for pool in jax.tree.leaves(pools):
         shape = re.escape(f"u16[{','.join(map(str, pool.shape))}]")
-        assert re.search(rf"{shape}\S* parameter\(", compiled.as_text())
-        assert not re.search(rf"{shape}\S* copy\(", compiled.as_text())
+        assert re.search(rf"{shape}\S* parameter\(", text)
+        assert not re.search(rf"{shape}\S* copy\(", text)
     return int(compiled.memory_analysis().temp_size_in_bytes)
 
 
